@@ -221,7 +221,13 @@ class Collate:
             specs = {key: _spec_of(items, key) for key in things}
             array_specs = {key: spec for key, spec in specs.items() if spec is not None}
             if not array_specs and isinstance(items[0], Sample):
-                _refuse_unopened(items[0])
+                is_unopened = (str, PathLike, Volume)
+                names = [k for k, thing in items[0].items() if isinstance(thing, is_unopened)]
+                if names:
+                    keys = ", ".join(names)
+                    msg = f"batch_patches() stacks voxels, and the sample has {keys} not opened yet"
+                    do = "Put open_volume() before it."
+                    raise errors.SampleError(msg, do=do).at(case=items[0].case)
             arrays = dict(zip(array_specs, new_arrays([*array_specs.values()]), strict=True))
             slots = (zip(arrays[key], items, (key,) * len(items), strict=True) for key in arrays)
             in_threads(self._fill, chain.from_iterable(slots))
@@ -279,14 +285,6 @@ class Collate:
                 self.once.warn(key, text, errors.UnopenedVolume, self.origin)
             else:  # do not check the disk again
                 self.once.leave(key)
-
-
-def _refuse_unopened(sample: Sample) -> None:
-    names = [key for key, thing in sample.items() if isinstance(thing, (str, PathLike, Volume))]
-    if names:
-        keys = ", ".join(names)
-        msg = f"batch_patches() stacks voxels, and the sample has {keys} not opened yet"
-        raise errors.SampleError(msg, do="Put open_volume() before it.").at(case=sample.case)
 
 
 def _refuse_other_keys(samples: Sequence[Any]) -> None:

@@ -27,6 +27,7 @@ import phantom
 
 from voxpipe.core import Grid, Region
 from voxpipe.spatial import SpatialPlan
+from voxpipe.spatial.plans.pull_back import source_box
 from voxpipe.storage.file_reader import LocalRanges
 from voxpipe.volumes.chunks.chunk_cache import ChunkCache
 from voxpipe.volumes.formats.zarr_array import open_node
@@ -121,7 +122,8 @@ def jobs(turned: bool, count: int) -> list[Region]:
         matrix[:3, :3] = rotation(ANGLES) if turned else np.eye(3)
         matrix[:3, 3] = np.array(centre) - matrix[:3, :3] @ ((np.array(SIZE) - 1) / 2)
         plan = SpatialPlan(grid, matrix, SIZE)
-        region, box = plan.source_region(), plan.source_box() if turned else None
+        region, place = plan.source_region(), (plan.rows, plan.shape, plan.bounds)
+        box = source_box(*place, "linear", "border") if turned else None
         found.append(Region(region.start, region.stop, box))
     return found
 

@@ -272,17 +272,14 @@ class WindowPlace:
     @cached_property
     def version(self) -> str:
         """Return the versions of all volumes of the sample; empty if one has none."""
+        volumes: list[Any] = [*self.given_volumes.values()]
         try:
-            versions = [known_version(volume) for volume in self._every_volume()]
+            for key, names in self.files.items():
+                volumes += [] if key in self.given_volumes else map(self._volume_of, names)
+            versions = [known_version(volume) for volume in volumes]
         except VoxpipeError:  # no file, or other options are needed
             return ""
         return " ".join(versions) if all(versions) else ""
-
-    def _every_volume(self) -> list[Any]:
-        volumes: list[Any] = [*self.given_volumes.values()]
-        for key, names in self.files.items():
-            volumes += [] if key in self.given_volumes else map(self._volume_of, names)
-        return volumes
 
     def _volume_of(self, name: str) -> Volume:
         return Volume(name, storage_options=dict(self.options) if is_url(name) else None)

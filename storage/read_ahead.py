@@ -263,9 +263,6 @@ class AheadStore(Protocol):
     ) -> list[bytes | None]:
         """Return the bytes of each range; ``ahead`` is the priority of a prefetch."""
 
-    def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
-        """Wait for the bytes of each range."""
-
     def hurry(self, ahead: RequestPriority) -> None:
         """Move requests of a prefetch before others, because a read waits for them."""
 

@@ -191,10 +191,6 @@ def _rand_flip(t: Any) -> EqualPipe:
     return _moves("random_apply", ops=[Flip(axes)], p=float(t.prob))  # one draw for all axes
 
 
-def _rand_rotate90(t: Any) -> EqualPipe:
-    return _moves("rotate90", k=(1, int(t.max_k)), axes=_axes(t.spatial_axes), p=float(t.prob))
-
-
 def _rand_rotate(t: Any) -> EqualPipe | None:
     inner = t.rand_rotate
     ranges = [inner.range_x, inner.range_y, inner.range_z]
@@ -360,7 +356,9 @@ _EQUALS: dict[str, Callable[[Any], EqualPipe | None]] = {
     "Rotate90d": lambda t: _moves(
         "rotate90", k=int(t.rotator.k), axes=_axes(t.rotator.spatial_axes)
     ),
-    "RandRotate90d": _rand_rotate90,
+    "RandRotate90d": lambda t: _moves(
+        "rotate90", k=(1, int(t.max_k)), axes=_axes(t.spatial_axes), p=float(t.prob)
+    ),
     "RandRotated": _rand_rotate,
     "RandAffined": _rand_affine,
     "Orientationd": _orientation,

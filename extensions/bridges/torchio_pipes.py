@@ -136,16 +136,13 @@ class ToSubject(LastPipe):
     def make(self, item: Any) -> Any:
         if isinstance(item, Sample):
             return subject_of(item)
-        parts = in_batch(self, item)
-        return [self._subject(item, number, meta, parts) for number, meta in enumerate(item[META])]
-
-    def _subject(
-        self, batch: Mapping[str, Any], number: int, meta: Mapping[str, Any], parts: Any
-    ) -> Any:
         import torchio
 
-        entries = {key: things[number] for key, things in batch.items()}
-        for key, tensors in parts.items():
-            affine = meta["sources"][key].get("affine")
-            entries[key] = _image(tensors[number], key in self.labels, affine)
-        return torchio.Subject(entries)
+        subjects, parts = [], in_batch(self, item)
+        for number, meta in enumerate(item[META]):
+            entries = {key: things[number] for key, things in item.items()}
+            for key, tensors in parts.items():
+                affine = meta["sources"][key].get("affine")
+                entries[key] = _image(tensors[number], key in self.labels, affine)
+            subjects.append(torchio.Subject(entries))
+        return subjects

@@ -15,7 +15,6 @@ import math
 import operator
 import struct
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -32,7 +31,13 @@ from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.retry import DAMAGE, read_anew
 from ...storage.volume_cache import VolumeCache
 from ...volumes.backend import Backend, Channels
-from ...volumes.chunks.chunked_array import ChunkedArray, ChunkIndices, Index
+from ...volumes.chunks.chunked_array import (
+    ChunkedArray,
+    ChunkIndices,
+    ChunkSource,
+    FetchedChunks,
+    Index,
+)
 from ...volumes.chunks.native import ChunkPlaces, LocatedChunks, blosc2_items, native_decoder
 from ...volumes.formats.chunked_backend import ChunkedBackend, chunked_header, plain_layout
 from ...volumes.formats.stored_file import (
@@ -133,15 +138,13 @@ class Blosc2Backend(ChunkedBackend):
         super().__init__(array, layout, [file], header, name)
 
 
-class Blosc2Blocks:
+class Blosc2Blocks(ChunkSource, FetchedChunks):
     """The blocks of one array, each decoded alone. The decoder is one object with one state.
 
     A block is a contiguous run of items in its chunk. Blocks are in C order, each of full size:
     items beyond the edge of the chunk are stored as zeros. The mapped file has to live as long as
-    the array; without one blosc2 reads the file at each call.
+    the array; without one blosc2 reads the file at each call. Native code finds chunks by itself.
     """
-
-    strided = False
 
     def __init__(self, file_map: MappedFile | None, ndarray: Any, name: str) -> None:
         self.name, self.items = name, ndarray.schunk
@@ -160,25 +163,15 @@ class Blosc2Blocks:
             msg = f"{name} holds {count} items of {size} bytes, and its shapes of blocks speak of"
             raise BadHeader(f"{msg} {total} of {ndarray.dtype}.")
 
-    def learn(self, chunks: ChunkIndices) -> bool:
-        """Nothing has to be read."""
-        return False
-
     def fetch_chunks(self, chunks: ChunkIndices) -> Blosc2Blocks:
         """Return itself, which decodes blocks one by one: those that native code leaves, or all."""
         if self._map is not None:
             MAPS.touch(self._map, len(chunks) * self._span)
         return self
 
-    def close(self) -> None:
-        """Do nothing: the file stays mapped, or is opened by each read."""
-
     def place(self, index: Index) -> str:
         """Return the file."""
         return self.name
-
-    def stored_chunks(self) -> None:
-        """Return None: native code finds the chunks by itself."""
 
     def native_source(self) -> LocatedChunks | None:
         """Return a native reader of blocks of the mapped file; None without map or decoder."""
@@ -242,14 +235,6 @@ class Blosc2Blocks:
         with self._lock:
             self.items.get_slice(first, first + self._size, out)
         return True
-
-    is_far = False
-
-    def prefetch(self, chunks: ChunkIndices, size: int) -> None:
-        """Nothing is waited for in a mapped file."""
-
-    def fetch(self, chunks: Sequence[Index]) -> None:
-        """Nothing is brought in without being decoded."""
 
 
 def _open(file: LocalStoredFile) -> tuple[MappedFile | None, Any]:

@@ -75,9 +75,6 @@ class _Trunk(Running, DataPipe):
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(f"{self.form_name}() is read through the pipes that it returned")
 
-    def is_interrupted(self) -> bool:
-        return self._has_begun and not (self._at_end and all(self._absent))
-
     def items_of(self, branch: int) -> Iterator[Any]:
         generation = self._generation
         try:
@@ -182,7 +179,7 @@ class Branch(DataPipe):
         elif trunk._valid_iterator_id == self._valid_iterator_id:
             # This branch has an iterator of this generation: a second one begins the next.
             trunk._valid_iterator_id += 1
-            if trunk.is_interrupted():
+            if trunk._has_begun and not (trunk._at_end and all(trunk._absent)):
                 text = "Some child DataPipes are not exhausted when __iter__ is called. We are "
                 text += "resetting the buffer and each child DataPipe will read from the start."
                 warn(text, UserWarning)
@@ -333,14 +330,14 @@ class _Division:
     seed: int
     total_length: int
 
-    def _scale(self, weights: Iterable[float], length: int) -> list[float]:
+    def scale(self, weights: Iterable[float], length: int) -> list[float]:
         total = sum(weights := list(weights))
         return [float(weight) * length / total for weight in weights]
 
     def draws(self) -> Iterator[Any]:
         rng = random.Random(self.seed)
         names = list(self.weights)
-        weights = self._scale(self.weights.values(), self.total_length)
+        weights = self.scale(self.weights.values(), self.total_length)
         for number in range(1, self.total_length + 1):
             name = rng.choices(names, weights)[0]
             index = names.index(name)
@@ -349,17 +346,8 @@ class _Division:
                 weights[index] = 0
                 # The other parts share the remaining items; after the last item none remain.
                 if sum(weights) > 0:
-                    weights = self._scale(weights, self.total_length - number)
+                    weights = self.scale(weights, self.total_length - number)
             yield name
-
-    def length(self, name: Any) -> int:
-        """Return the length of a part; TypeError unless the weights are the lengths."""
-        weights = self._scale(self.weights.values(), self.total_length)
-        if not all(weight.is_integer() for weight in weights):
-            msg = "Lengths of the split cannot be known in advance. Please supply integer "
-            msg += "`weights` that sum up to `total_length`, or use `.set_length(...)`."
-            raise TypeError(msg)
-        return int(weights[list(self.weights).index(name)])
 
 
 class SplitterIterator(DataPipe):
@@ -395,4 +383,11 @@ class SplitterIterator(DataPipe):
                 yield item
 
     def __len__(self) -> int:
-        return self.division.length(self.target)
+        """Return the length of the part; TypeError unless the weights are the lengths."""
+        of = self.division
+        weights = of.scale(of.weights.values(), of.total_length)
+        if not all(weight.is_integer() for weight in weights):
+            msg = "Lengths of the split cannot be known in advance. Please supply integer "
+            msg += "`weights` that sum up to `total_length`, or use `.set_length(...)`."
+            raise TypeError(msg)
+        return int(weights[list(of.weights).index(self.target)])

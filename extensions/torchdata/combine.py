@@ -181,7 +181,7 @@ class IterKeyZipper(_KeyZipper, form="zip_with_iter"):
                         warn(f"{_DROPPED_HINT} {full}", UserWarning, self.origin)
                 yield self._join(key, item, buffer.take(key))
         finally:
-            buffer.close()
+            StreamWrapper.close_streams(buffer.items)
 
 
 class _KeyBuffer:
@@ -189,29 +189,29 @@ class _KeyBuffer:
 
     def __init__(self, most: int | None, most_bytes: int | None) -> None:
         self._most, self._most_bytes = most, most_bytes
-        self._items: dict[Hashable, tuple[Any, int]] = {}
+        self.items: dict[Hashable, tuple[Any, int]] = {}
         self._bytes = 0
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._items
+        return key in self.items
 
     def add(self, key: Hashable, item: Any) -> str:
         """Keep an item; return which limit it went beyond, if others were dropped for it."""
-        if key in self._items:
+        if key in self.items:
             raise ValueError(f"Duplicate key is found in reference DataPipe: {key!r}")
         size = 0 if self._most_bytes is None else bytes_of(item)
         full = self._full(size)
         limit = full
         while full:
-            StreamWrapper.close_streams(self.take(next(iter(self._items))))
+            StreamWrapper.close_streams(self.take(next(iter(self.items))))
             full = self._full(size)
-        self._items[key] = item, size
+        self.items[key] = item, size
         self._bytes += size
         return limit
 
     def _full(self, size: int) -> str:
         """Return which limit an item of so many bytes would go beyond; nothing if it fits."""
-        count = len(self._items)
+        count = len(self.items)
         if self._most is not None and count >= self._most:
             return f"zip_with_iter() keeps {count} items, and buffer_size is {self._most}."
         if count and self._most_bytes is not None and self._bytes + size > self._most_bytes:
@@ -220,13 +220,9 @@ class _KeyBuffer:
         return ""
 
     def take(self, key: Hashable) -> Any:
-        item, size = self._items.pop(key)
+        item, size = self.items.pop(key)
         self._bytes -= size
         return item
-
-    def close(self) -> None:
-        for item, _ in self._items.values():
-            StreamWrapper.close_streams(item)
 
 
 class MapKeyZipper(_KeyZipper, form="zip_with_map"):

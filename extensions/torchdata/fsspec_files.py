@@ -6,6 +6,7 @@ import io
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 from torch.utils.data.datapipes.iter import IterableWrapper
@@ -156,7 +157,11 @@ class FSSpecFileOpener(StoragePipe, form="open_files_by_fsspec"):
         is_web = url.partition("://")[0].lower() in ("http", "https")
         reads = sorted(self.mode.replace("t", "")) in (["r"], ["b", "r"], ["b"])
         if not reads or set(self.kwargs_for_open) - _TEXT:
-            return self._by_file_system(url)
+            options, rest = self.storage_options, self.kwargs_for_open
+            system, path = file_system_of(url, options)
+            call = partial(system.open, path, self.mode, **rest)
+            opened = with_retries(url, options, "opening", call)
+            return RedactingFile(opened, url, options) if is_url(url) else opened
         if not is_url(url):
             file: Any = open(local_path(url), "rb")  # noqa: SIM115  the wrapper closes it
         elif is_web and set(self.storage_options) <= OPTIONS:
@@ -165,12 +170,6 @@ class FSSpecFileOpener(StoragePipe, form="open_files_by_fsspec"):
             remote = RemoteFile(url, self.storage_options, public_name(url))
             file = io.BufferedReader(RangeFile(remote), min(_REQUEST_BYTES, max(1, remote.size)))
         return file if "b" in self.mode else io.TextIOWrapper(file, **self.kwargs_for_open)
-
-    def _by_file_system(self, url: str) -> Any:
-        system, path = file_system_of(url, self.storage_options)
-        options, rest = self.storage_options, self.kwargs_for_open
-        file = with_retries(url, options, "opening", lambda: system.open(path, self.mode, **rest))
-        return RedactingFile(file, url, options) if is_url(url) else file
 
 
 class FSSpecSaver(StoragePipe, FileWriter, form="save_by_fsspec"):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ...core import Grid, OrientedBox, Region
+from ...core import Grid, Region
 from ...core.affine3x4 import IDENTITY, Affine3x4, affine3x4, compose, matrix4x4
 from ...core.call_site import shorten
 from ...core.errors import BadPlan
@@ -23,7 +23,7 @@ from ...core.validate import is_integer
 from ...intensity.filters import reach
 from . import mapping
 from .policy import INTENSITY, Policy
-from .pull_back import Matrix, Moves, extremes, sigmas, source_box, source_region, whole_rows
+from .pull_back import Matrix, Moves, extremes, sigmas, source_region, whole_rows
 from .stages import (
     NO_STAGES,
     Clip,
@@ -359,14 +359,6 @@ class SpatialPlan:
         """
         how = (policy.mode, policy.padding, policy.antialias is not False)
         return source_region(self.rows, self.shape, self.bounds, *how, self.moves)
-
-    def source_box(self, policy: Policy = INTENSITY) -> OrientedBox | None:
-        """Return the oriented box of the taps of :meth:`source_region`.
-
-        None if no smaller than the region: nothing is turned, or padding reads elsewhere.
-        """
-        how = (policy.mode, policy.padding, policy.antialias is not False)
-        return source_box(self.rows, self.shape, self.bounds, *how, self.moves)
 
     def inverse(self, tolerance: float = mapping.TOLERANCE) -> SpatialPlan:
         """Return the plan that brings an output of this one back onto the source grid.

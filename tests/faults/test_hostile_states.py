@@ -23,6 +23,7 @@ from voxpipe.core.errors import (
 )
 from voxpipe.reading_services.planner import BatchRun, DeliveredBatches
 from voxpipe.spatial import Rotate, Shear, SpatialPlan, Translate
+from voxpipe.spatial.plans.pull_back import source_box
 from voxpipe.volumes import catalog_volume, index_cases
 from voxpipe.volumes.catalog.manifest import manifest_text, parse_manifest
 
@@ -174,7 +175,8 @@ def test_hostile_plans(attacks):
         except BadPlan:
             return
         assert SpatialPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
-        plan.source_region(), plan.source_box(), plan.grid.spacing, plan.explain(), repr(plan)
+        plan.source_region(), plan.grid.spacing, plan.explain(), repr(plan)
+        source_box(plan.rows, plan.shape, plan.bounds, "linear", "border", False, plan.moves)
         plan.points_to_source([[0.0, 1.0, 2.0]])
 
     attacks.each(attempt, quick=300, whole=5000)

@@ -56,12 +56,11 @@ ChunkIndices = Sequence[Index] | NDArray[np.int64]
 """Indices of chunks, (N, axes)."""
 
 
-class FetchedChunks(Protocol):
-    """Chunks whose stored bytes have been fetched."""
+class FetchedChunks:
+    """Chunks whose stored bytes have been fetched; by default without files to close."""
 
-    @property
-    def strided(self) -> bool:
-        """Whether ``decode`` accepts memory of any strides."""
+    strided: bool = False
+    """Whether ``decode`` accepts memory of any strides."""
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
         """Decode a chunk into ``out``: whole chunk, stored type, C order unless ``strided``.
@@ -69,42 +68,47 @@ class FetchedChunks(Protocol):
         Return False and write nothing for a chunk that is not stored. Damaged bytes may raise any
         exception.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close the files opened for these chunks; any number of times."""
 
     def place(self, index: Index) -> str:
         """Return the file that holds a chunk; empty if unknown."""
+        return ""
 
     def stored_chunks(self) -> StoredChunks | None:
         """Return the bytes for a native decoder equal to ``decode``; None without one."""
+        return None
 
 
-class ChunkSource(Protocol):
-    """The chunks of one array in a store."""
+class ChunkSource:
+    """The chunks of one array in a store; by default one that is near, with known locations."""
 
-    @property
-    def name(self) -> str:
-        """Name of the store in errors."""
-
-    @property
-    def is_far(self) -> bool:
-        """Whether stored bytes are prefetched, and reads wait for them."""
+    name: str
+    """Name of the store in errors."""
+    is_far: bool = False
+    """Whether stored bytes are prefetched, and reads wait for them."""
 
     def native_source(self) -> LocatedChunks | None:
         """Return the locations from which native code decodes chunks; None without any."""
+        return None
 
     def learn(self, chunks: ChunkIndices) -> bool:
         """Read the unknown locations of chunks; return whether any was unknown."""
+        return False
 
     def fetch_chunks(self, chunks: ChunkIndices) -> FetchedChunks:
         """Fetch the stored bytes of chunks in as few requests as possible."""
+        raise NotImplementedError
 
     def prefetch(self, chunks: ChunkIndices, size: int) -> Closable | None:
         """Begin to fetch chunks of ``size`` bytes each; None if the store is not far."""
+        return None
 
     def fetch(self, chunks: Sequence[Index]) -> int | None:
         """Fetch stored chunks, drop them and return their bytes; None if unsupported."""
+        return None
 
 
 class ChunkedArray:

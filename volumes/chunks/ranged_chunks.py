@@ -43,7 +43,7 @@ from ...storage.read_ahead import (
 from ...storage.retry import DAMAGE, LOOKS
 from ...storage.zip_ranges import ZipRanges
 from ..session import close_volumes, opening_session
-from .chunked_array import ChunkIndices, ChunkMap, Index
+from .chunked_array import ChunkIndices, ChunkMap, ChunkSource, FetchedChunks, Index
 from .native import LocatedChunks, StoredChunks, address_of_bytes
 
 MOSTLY = 0.5
@@ -128,7 +128,7 @@ class ChunkDecoder(Protocol):
         """
 
 
-class RangedChunks:
+class RangedChunks(ChunkSource):
     """The chunks of one array in a store of byte ranges."""
 
     def __init__(
@@ -348,7 +348,7 @@ class RangedChunks:
         return plan, self._store.get_ranges(plan.requests, *self._more)
 
 
-class Bytes:
+class Bytes(FetchedChunks):
     """Stored bytes of chunks and their decoder."""
 
     def __init__(
@@ -367,9 +367,6 @@ class Bytes:
         # The numbers and ranges of all others.
         self._rest, self._places = rest, places
         self._answers = source._read(places)
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
     def stored_chunks(self) -> StoredChunks | None:
         decoder = getattr(self._source._decoder, "native", None)
