@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from types import FrameType
@@ -214,7 +214,7 @@ def refuse_copy(thing: Any) -> NoReturn:
     )
 
 
-class DataLoader2Iterator:
+class DataLoader2Iterator(Iterator[Any]):
     """One epoch of a loader, which makes it.
 
     It belongs to the process that used it first: a forked child is always refused. Threads may
@@ -260,9 +260,6 @@ class DataLoader2Iterator:
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse_copy(self)
-
-    def __iter__(self) -> DataLoader2Iterator:
-        return self
 
     def __next__(self) -> Any:
         here = os.getpid()

@@ -105,7 +105,7 @@ class Exhausted(Exception):
     """All items were taken."""
 
 
-class BackgroundIterator:
+class BackgroundIterator(Iterator[Any]):
     """Items of a pipe, made ahead by a thread.
 
     An error comes after the items made before it, as the very same object. A forked child has no
@@ -133,9 +133,6 @@ class BackgroundIterator:
         target, arguments = self._run, (source, change)
         self._thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         start_thread(self._thread)
-
-    def __iter__(self) -> BackgroundIterator:
-        return self
 
     def __next__(self) -> Any:
         if self._stopping:

@@ -93,16 +93,10 @@ class _Gaussian(RandomValueOp):
     """``"mm"``, ``"um"`` or another length, or ``"voxel"`` of the grid as it is here."""
 
     commutes: ClassVar[bool] = False
+    by_channel: ClassVar[bool] = True
+    keeps_faces: ClassVar[bool] = True
     amounts: ClassVar[Any] = {"sigma": FROM_0}
     checks: ClassVar[Any] = {"unit": as_unit}
-
-    @property
-    def by_channel(self) -> bool:
-        return True
-
-    @property
-    def keeps_faces(self) -> bool:
-        return True
 
     def sigmas(self, params: Params, grid: Grid) -> tuple[float, float, float]:
         """Return the deviation along each axis, in voxels."""

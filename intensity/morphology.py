@@ -144,11 +144,8 @@ class _MaskOp(ChannelwiseOp):
     kind: ClassVar[str] = "label"
     keeps_dtype: ClassVar[bool] = True
     commutes: ClassVar[bool] = False
+    looks_at_all: ClassVar[bool] = True
     checks: ClassVar[Any] = {"p": as_probability, "p_channel": as_probability}
-
-    @property
-    def looks_at_all(self) -> bool:
-        return True
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         acting = [(one["turn"], n, one) for n, one in enumerate(params["channels"]) if one]

@@ -223,6 +223,7 @@ class RescalePercentiles(AffineValueOp):
     """Only voxels inside the label of this key count; None for all."""
 
     name: ClassVar[str] = "rescale_percentiles"
+    takes_statistics: ClassVar[bool] = True
     mask_key = same_as("inside")
     checks: ClassVar[Any] = {
         "lower": as_number,
@@ -242,10 +243,6 @@ class RescalePercentiles(AffineValueOp):
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
         return percentile_hint("upper", [self.lower, self.upper])
-
-    @property
-    def takes_statistics(self) -> bool:
-        return True
 
     def changes(self, params: Params, facts: Facts) -> tuple[Epilogue, ...]:
         whole = facts.statistics(self.above)

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -301,7 +301,7 @@ def _run_key(model: Model, how: Sequence[Any], run: str | None, chain: Any, key:
     return " ".join([f"{run} {weights}", f"{how} of {key}", chain_key(graph)])
 
 
-class _Background:
+class _Background(AbstractContextManager["_Background"]):
     """A thread that adds windows while the next ones are read and the model runs."""
 
     def __init__(self, stitching: Stitching, results: dict[str, Any]) -> None:
@@ -326,9 +326,6 @@ class _Background:
         batch, self._batch = self._batch, None
         if batch is not None:
             batch.result()
-
-    def __enter__(self) -> _Background:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._thread.shutdown()

@@ -149,7 +149,7 @@ class MainProcessTail:
         return stop_limit(self.seconds, partial(leave, epoch))
 
 
-class TailEpoch:
+class TailEpoch(Iterator[Any]):
     """One pass over the batches of a reading service, after the pipes that stay here."""
 
     def __init__(self, tail: MainProcessTail, epoch: Epoch, seed: int, number: int) -> None:
@@ -182,9 +182,6 @@ class TailEpoch:
                 stream = Stream(*self._run, (self._epoch.last,), "user functions behind")
                 seed_globals(stream.integer(), self._own.generators)
             yield batch if outcome is None else outcome.batch
-
-    def __iter__(self) -> TailEpoch:
-        return self
 
     def __next__(self) -> Any:
         if not self._ready:

@@ -17,7 +17,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -275,15 +275,12 @@ def _remove_link(path: Path) -> None:
         os.close(fd)
 
 
-class FileLock:
+class FileLock(AbstractContextManager["FileLock"]):
     """Lock of the kernel on a file, held until the file is closed. A forked child holds none."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._path, self.file = path, file
         renew_after_fork(self)
-
-    def __enter__(self) -> FileLock:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.file.close()

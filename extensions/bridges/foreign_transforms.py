@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -93,8 +93,6 @@ def original_affine(source: Mapping[str, Any]) -> NDArray[np.float64] | None:
 
 class OnVoxels(PerItem):
     """A pipe that runs a transform of another library on the voxels of each sample."""
-
-    library: ClassVar[str]  # as its users write it
 
     def __init__(self, parent: Pipe, transform: Any, name: str) -> None:
         super().__init__(parent)

@@ -77,8 +77,6 @@ class MapMONAI(OnVoxels):
     [4.0, 5.0, 6.0, 7.0, 0.0, 0.0, 0.0, 3.0]
     """
 
-    library = "MONAI"
-
     def __init__(self, parent: Pipe, transform: Any, *, lazy: bool = True, name: str = "") -> None:
         with locate_errors(self):
             # After voxels are read, no step is lazy.

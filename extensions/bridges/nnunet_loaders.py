@@ -211,7 +211,7 @@ def seeds_of(seed: int | None, rank: int) -> tuple[int, tuple[int, int]]:
     return seed, (training, validation)
 
 
-class Batches:
+class Batches(Iterator[dict[str, Any]]):
     """Batches without end, under the names and in the forms that nnU-Net's loop asks for.
 
     ``chain`` yields batches with ``image`` and ``label``; ``num_workers`` processes make them, or
@@ -226,9 +226,6 @@ class Batches:
         self.loader = DataLoader2(chain, None, service, seed=seed)
         self.is_plane, self.has_regions = is_plane, has_regions
         self._batches: Iterator[Any] = iter(())
-
-    def __iter__(self) -> Batches:
-        return self
 
     def __next__(self) -> dict[str, Any]:
         """Return ``data`` (B, C, ...) float32, ``target``, one or a list, and ``keys``."""

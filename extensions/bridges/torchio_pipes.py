@@ -50,8 +50,6 @@ class MapTorchIO(OnVoxels):
     [2.0, 2.0, 2.0, 3.0, 4.0, 5.0, 5.0, 5.0]
     """
 
-    library = "TorchIO"
-
     def __init__(self, parent: Pipe, transform: Any, *, name: str = "") -> None:
         import torchio
 

@@ -160,8 +160,8 @@ class FSSpecFileOpener(StoragePipe, form="open_files_by_fsspec"):
             options, rest = self.storage_options, self.kwargs_for_open
             system, path = file_system_of(url, options)
             call = partial(system.open, path, self.mode, **rest)
-            opened = with_retries(url, options, "opening", call)
-            return RedactingFile(opened, url, options) if is_url(url) else opened
+            stream = with_retries(url, options, "opening", call)
+            return RedactingFile(stream, url, options) if is_url(url) else stream
         if not is_url(url):
             file: Any = open(local_path(url), "rb")  # noqa: SIM115  the wrapper closes it
         elif is_web and set(self.storage_options) <= OPTIONS:

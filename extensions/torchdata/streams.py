@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -330,7 +330,7 @@ class Saver(FileWriter, form="save_to_disk"):
         self.filepath_fn = filepath_fn
 
 
-class RedactingFile:
+class RedactingFile(AbstractContextManager["RedactingFile"], Iterator[Any]):
     """A wrapper of a file that redacts secrets in its errors."""
 
     def __init__(self, file: Any, url: str, options: Mapping[str, Any]) -> None:
@@ -343,17 +343,11 @@ class RedactingFile:
         value = self._call(getattr, self._file, name)
         return partial(self._call, value) if callable(value) else value
 
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
     def __next__(self) -> Any:
         item = self._call(next, self._file, None)  # of a file, which yields lines
         if item is None:
             raise StopIteration
         return item
-
-    def __enter__(self) -> RedactingFile:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -414,8 +414,8 @@ def _build_mask(
             parts = [count_cells(flags, cell) for flags in _flags(values, labels)]
             # The region begins with a whole cell.
             ends = zip(region.start, region.stop, cell, strict=True)
-            touched = [slice(a // c, -(-b // c)) for a, b, c in ends]
-            counts[(slice(None), *touched)] = np.concatenate(parts)
+            slices = [slice(a // c, -(-b // c)) for a, b, c in ends]
+            counts[(slice(None), *slices)] = np.concatenate(parts)
     shares = None if cell is None else CellCounts(grid.shape, cell, counts)
     return SamplingMask(collector.labels, collector.tables(), shares)
 
