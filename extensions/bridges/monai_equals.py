@@ -302,10 +302,6 @@ def _scale_range(t: Any) -> EqualPipe | None:
     return _values("rescale", out_range=out, in_range=ends, clamp=bool(inner.clip))
 
 
-def _shift(t: Any) -> EqualPipe | None:
-    return _values("brightness", add=float(t.shifter.offset)) if _is_plain_shift(t) else None
-
-
 def _rand_shift(t: Any) -> EqualPipe | None:
     if not _is_plain_shift(t) or t.shifter.channel_wise:
         return None
@@ -367,7 +363,9 @@ _EQUALS: dict[str, Callable[[Any], EqualPipe | None]] = {
     "RandSpatialCropd": _rand_crop,
     "NormalizeIntensityd": _normalize,
     "ScaleIntensityRanged": _scale_range,
-    "ShiftIntensityd": _shift,
+    "ShiftIntensityd": lambda t: (
+        _values("brightness", add=float(t.shifter.offset)) if _is_plain_shift(t) else None
+    ),
     "RandShiftIntensityd": _rand_shift,
     "RandScaleIntensityd": _rand_scale,
     "RandGaussianNoised": _rand_noise,

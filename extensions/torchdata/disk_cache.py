@@ -240,7 +240,14 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
             if not pending:
                 return
             waiting_since = waiting_since or time.monotonic()
-            self._wait(pending[0], waiting_since)
+            if time.monotonic() - waiting_since >= self.timeout:
+                path = pending[0].path
+                whom = owner_of(path) or "another process"
+                msg = f"waited {self.timeout:g} s for {whom} to make {path}."
+                do = "If it hangs, end it, and its work is taken over; if it only takes long, add "
+                do += "CacheTimeout(seconds) to the adapters, or give end_caching(timeout=)."
+                raise CacheBusy(msg, do=do).at(self.origin)
+            time.sleep(_POLL_SECONDS)
 
     def _settle(self, holder: OnDiskCacheHolder, entry: _PendingItem) -> bool:
         """Find the files of an item, or make them; False if another process is at it."""
@@ -281,15 +288,6 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
             del results, item
             holder.feed()
         return paths
-
-    def _wait(self, entry: _PendingItem, since: float) -> None:
-        if time.monotonic() - since >= self.timeout:
-            whom = owner_of(entry.path) or "another process"
-            msg = f"waited {self.timeout:g} s for {whom} to make {entry.path}."
-            do = "If it hangs, end it, and its work is taken over; if it only takes long, add "
-            do += "CacheTimeout(seconds) to the adapters, or give end_caching(timeout=)."
-            raise CacheBusy(msg, do=do).at(self.origin)
-        time.sleep(_POLL_SECONDS)
 
 
 def _unended_cache(end: EndOnDiskCacheHolder) -> OnDiskCacheHolder:
