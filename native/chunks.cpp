@@ -101,21 +101,29 @@ bool is_in_place(const VoxpipeChunks& job, const VoxpipePart* parts, const int64
 struct Files {
   int64_t newest = 0;  // when one that was closed was changed last
 #if defined(_WIN32)
-  int descriptor(int64_t, const char*, const char*) { return -1; }
+  int descriptor(int64_t, const char*, const char*, const int64_t*) { return -1; }
+  static bool is_gone(const char*) { return true; }
   void close_all() {}
 #else
   static constexpr int64_t MOST = 16;
   int64_t count = 0, shards[MOST];
   int open_now[MOST];
 
-  // As ``LocalRanges`` opens them, -1 for what it has to say something about.
-  int descriptor(int64_t shard, const char* path, const char* root) {
+  static int64_t nanoseconds(const timespec& time) {
+    return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
+  }
+
+  static bool is_gone(const char* path) { return access(path, F_OK) != 0; }
+
+  // As ``LocalRanges`` opens them; -1 for errors of that, and for a change since the index was read.
+  int descriptor(int64_t shard, const char* path, const char* root, const int64_t* stamp) {
     for (int64_t n = 0; n < count; n++)
       if (shards[n] == shard) return open_now[n];
     if (count == MOST) close_all();
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat status;
-    if (fstat(file, &status) || !S_ISREG(status.st_mode) || (root && !is_in(file, root))) {
+    if (fstat(file, &status) || !S_ISREG(status.st_mode) || (root && !is_in(file, root)) ||
+        nanoseconds(status.st_ctim) != stamp[0] || status.st_size != stamp[1]) {
       close(file);
       return -1;
     }
@@ -131,9 +139,6 @@ struct Files {
   }
 
   void close_all() {
-    const auto nanoseconds = [](const timespec& time) {
-      return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
-    };
     struct stat status;
     timespec now;
     for (int64_t n = 0; n < count; close(open_now[n++]))
@@ -163,18 +168,19 @@ bool locate(const VoxpipeChunks& job, int64_t n, VoxpipeChunk& chunk, Files& fil
     chunk.first = inner * places.items;
     return true;
   }
-  if (entry[0] == 1) return true;  // nothing is stored of it
-  if (!entry[0] || !entry[1]) return false;
-  const uint64_t* place = reinterpret_cast<const uint64_t*>(entry[0]) + 2 * inner;
+  const char *path = reinterpret_cast<const char*>(entry[1]), *root = reinterpret_cast<const char*>(places.root);
+  if (!entry[0] || !path) return false;
+  if (entry[0] == 1) return files.is_gone(path);  // nothing is stored of it
+  const int file = files.descriptor(unit, path, root, reinterpret_cast<const int64_t*>(entry[0]));
+  if (file < 0) return false;
+  const uint64_t* place = reinterpret_cast<const uint64_t*>(entry[0]) + 2 * (1 + inner);
   const uint64_t start = place[0], stop = start + place[1];
   if (place[0] == UINT64_MAX && place[1] == UINT64_MAX) return true;
   if (stop < start || stop > INT64_MAX || place[1] > static_cast<uint64_t>(job.longest)) return false;
-  const int file = files.descriptor(unit, reinterpret_cast<const char*>(entry[1]),
-                                    reinterpret_cast<const char*>(places.root));
   chunk.data = static_cast<int64_t>(start);
   chunk.size = static_cast<int64_t>(place[1]);
   chunk.file = file + 1;
-  return file >= 0;
+  return true;
 }
 
 int64_t* numbers_at(int64_t place) { return reinterpret_cast<int64_t*>(place); }

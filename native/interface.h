@@ -176,9 +176,9 @@ struct VoxpipePlaces {
   int64_t is_frame;
   int64_t units;    // of all axes
   int64_t entries;  // address of two numbers per unit. Of a frame, address and size of its bytes,
-                    // address 0 if it is not stored. Of shards, address of the table of its chunks
-                    // (uint64 offset and length), 0 if nobody knows it, 1 if it is not there; and
-                    // that of its path
+                    // address 0 if it is not stored. Of shards, address of change time and size of
+                    // its file, then offset and length of each chunk (uint64); 0 if unknown, 1 if
+                    // it is not there. And that of its path
   int64_t items;    // frame: items of a block
   int64_t root;     // shards: text that their paths begin with, all links followed; 0 for any
   int64_t per_unit[VOXPIPE_CHUNK_AXES];

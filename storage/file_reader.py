@@ -256,6 +256,13 @@ class LocalRanges:
                 finally:
                     os.close(fd)
 
+    def stamp_of(self, key: str) -> tuple[int, int] | None:
+        """Return the change time and the size of a file; None if it is missing."""
+        with contextlib.suppress(OSError):
+            status = os.stat(self.path_of(key))
+            return status.st_ctime_ns, status.st_size
+        return None
+
     def size(self, key: str) -> int:
         """Return the size of a file in bytes."""
         return os.stat(self.path_of(key)).st_size

@@ -1,4 +1,4 @@
-"""A zarr that is removed while it is read: chunks that are gone are no fill."""
+"""A zarr that is removed or edited while it is read: chunks that are gone are no fill."""
 
 import shutil
 from collections import Counter
@@ -13,6 +13,7 @@ import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeChanged
 from voxpipe.storage import remote_ranges
+from voxpipe.storage.file_reader import HINTS
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import zarr_backend
 
@@ -181,3 +182,32 @@ def test_a_volume_of_which_little_is_stored_is_not_asked_for_twice(server, clien
     assert len(asked) == 3 * 3 * 3 * 6
     more = sum(asked.values()) - len(asked)
     assert more == 2 * remote_ranges.DOUBTS_AT_ONCE
+
+
+def written_again(random, array):
+    """Write random boxes of a zarr array one after another, as corrections of labels do."""
+    for value in range(1, 13):
+        start = random.integers(0, array.shape)
+        box = tuple(slice(a, a + n) for a, n in zip(start, random.integers(1, 12, 3), strict=True))
+        array[box] = value % 4
+        yield array[:]
+
+
+@pytest.mark.parametrize("is_warm", [False, True], ids=["", "cached"])
+@pytest.mark.parametrize("codec", [None, zarr.codecs.ZstdCodec(), zarr.codecs.GzipCodec()], ids=str)
+def test_shards_that_are_edited_in_place_are_read_as_they_are(
+    tmp_path, monkeypatch, codec, is_warm
+):
+    """Also by a volume that was open before: missing shards and chunks, and moved chunks."""
+    monkeypatch.setattr(HINTS, "is_warm", is_warm)
+    sizes = {"chunks": (4, 4, 4), "shards": (8, 8, 8)}
+    options = {"dtype": "u1", "compressors": codec, "fill_value": 0}
+    array = zarr.create_array(tmp_path / "a.zarr", shape=(20, 16, 16), **sizes, **options)
+    array[5, 5, 5] = 9
+    before = vp.Volume(tmp_path / "a.zarr")
+
+    for voxels in written_again(np.random.default_rng(0), array):
+        for volume in (before, vp.Volume(tmp_path / "a.zarr")):
+            np.testing.assert_array_equal(volume.numpy()[0], voxels)
+            part = volume.read(vp.Region((2, 1, 3), (19, 12, 16))).values()[0]
+            np.testing.assert_array_equal(part, voxels[2:19, 1:12, 3:16])

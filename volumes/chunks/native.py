@@ -153,22 +153,23 @@ class ChunkPlaces:
         """Enter the chunks of a frame: address and size (2, N), and the owner of the memory."""
         self._entries[:], self._holds[0] = spans.T, (holds,)
 
-    def set_shard(self, unit: int, path: str, table: NDArray[np.uint64] | None, most: int) -> None:
-        """Enter the index of a shard: (chunks, 2), offset and length; None for a missing shard.
+    def set_shard(self, unit: int, path: str, index: NDArray[np.uint64] | None, most: int) -> None:
+        """Enter the index of a shard: (1 + chunks, 2); None for a missing shard.
 
-        Python decodes chunks of more than ``most`` bytes.
+        The change time and size of its file, then offsets and lengths. Python decodes chunks of
+        more than ``most`` bytes.
         """
-        holds = os.fsencode(path) + b"\0", None if table is None else np.ascontiguousarray(table)
+        holds = os.fsencode(path) + b"\0", None if index is None else np.ascontiguousarray(index)
         # Keep earlier tables: native code may be using one while another thread enters it again.
         self._holds[unit] = (*self._holds.get(unit, ()), *holds)
-        if table is not None:
-            sizes = table[:, 1]
+        if index is not None:
+            sizes = index[1:, 1]
             longest = int(np.maximum.reduce(sizes[sizes <= most], initial=0))
             self.longest = max(self.longest, longest)
         # The path first: another thread may read the entry meanwhile.
         self._entries[unit, 1] = address_of_bytes(holds[0])
-        table = holds[1]
-        self._entries[unit, 0] = 1 if table is None else table.__array_interface__["data"][0]
+        index = holds[1]
+        self._entries[unit, 0] = 1 if index is None else index.__array_interface__["data"][0]
 
 
 def place_chunks(

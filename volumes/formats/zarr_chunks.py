@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.errors import CorruptVolume
+from ...core.errors import CorruptVolume, VolumeChanged
 from ...core.native_library import free_of_lock
 from ...storage.decompress import (
     check_most,
@@ -113,8 +113,10 @@ class ShardedChunks(ChunkMap):
         checks = _CHECK_BYTES if metadata.index_checked else 0
         self._index_bytes = math.prod(self._per_shard) * _ENTRY_BYTES + checks
         self._read_bytes = self._index_bytes + (_CHECK_BYTES if metadata.sums else 0)
-        # Key, and table of chunks, of each shard whose index was read, by number.
+        # Key and index of each shard whose index was read, by number. The first row is the stamp
+        # of a local file, which may be written again while the metadata stay.
         self._tables: OrderedDict[int, tuple[str, NDArray[np.uint64] | None]] = OrderedDict()
+        self._stamp_of = store.stamp_of if isinstance(store, LocalRanges) else None
         self._extents: dict[int, Span | None] = {}
         self._most = 0
         self._places: ChunkPlaces | None = None  # local shards only
@@ -152,8 +154,8 @@ class ShardedChunks(ChunkMap):
     def _add_places(self, tables: Mapping[int, tuple[str, NDArray[np.uint64] | None]]) -> None:
         """Enter shards for native code; the caller holds the lock."""
         if self._places is not None and isinstance(self._store, LocalRanges):
-            for shard, (key, table) in tables.items():
-                self._places.set_shard(shard, self._store.path_of(key), table, self._most)
+            for shard, (key, index) in tables.items():
+                self._places.set_shard(shard, self._store.path_of(key), index, self._most)
 
     def lookup(self, chunks: ChunkIndices) -> Lookup:
         indices = np.asarray(chunks, np.int64).reshape(-1, len(self._per_shard))
@@ -163,11 +165,14 @@ class ShardedChunks(ChunkMap):
         numbers = [*dict.fromkeys(number.tolist())]
         with self._lock:
             hits = {n: self._tables[n] for n in numbers if n in self._tables}
-        unknown: dict[int, str] = {}
+            if (stamp_of := self._stamp_of) is not None:
+                hits = {n: hit for n, hit in hits.items() if self._is_as_read(n, stamp_of(hit[0]))}
+        unknown: dict[str, tuple[int, Any]] = {}
         if len(hits) < len(numbers):
             by_number = dict(zip(number.tolist(), shards.tolist(), strict=True))
             keys = ((n, self._metadata.key(by_number[n])) for n in numbers if n not in hits)
-            unknown = dict(keys)
+            # Before the read: a later change shows then.
+            unknown = {key: (n, stamp_of and stamp_of(key)) for n, key in keys}
         at_end = self._metadata.index_at_end
         span = (-self._read_bytes, None) if at_end else (0, self._read_bytes)
 
@@ -175,10 +180,10 @@ class ShardedChunks(ChunkMap):
             tables = {**hits, **self._learnt(unknown, answers)} if unknown else hits
             entries, which = np.empty((len(flat), 2), np.uint64), np.zeros(len(flat), np.int64)
             for n, shard in enumerate(numbers):
-                table = tables[shard][1]
+                index = tables[shard][1]
                 members = (number == shard).nonzero()[0] if len(numbers) > 1 else _ALL
                 which[members] = n
-                entries[members] = _NO_CHUNK if table is None else table[flat[members]]
+                entries[members] = _NO_CHUNK if index is None else index[1:][flat[members]]
             first, length = entries.T
             end = first + length
             # Sums that wrap around or exceed the offsets of files.
@@ -197,19 +202,29 @@ class ShardedChunks(ChunkMap):
             spans = {key: self._extent(n) for n, key in keys.items()}
             return {key: span for key, span in spans.items() if span is not None}
 
-        return Lookup([ReadRange(key, *span) for key in unknown.values()], places, extents)
+        return Lookup([ReadRange(key, *span) for key in unknown], places, extents)
+
+    def _is_as_read(self, shard: int, stamp: Any) -> bool:
+        """Whether a known shard has a stamp; raise ``VolumeChanged`` if it was removed."""
+        key, index = self._tables[shard]
+        known = None if index is None else (*index[0].tolist(),)
+        if stamp is None and known:
+            del self._tables[shard]
+            msg = f"the shard {key} of {self._store.name} was removed since it was read."
+            raise VolumeChanged(msg, do="Read it again: a missing shard has the fill value.")
+        return bool(stamp == known)
 
     def _learnt(
-        self, shards: Mapping[int, str], answers: Sequence[bytes | None]
+        self, shards: Mapping[str, tuple[int, Any]], answers: Sequence[bytes | None]
     ) -> dict[int, tuple[str, NDArray[np.uint64] | None]]:
-        pairs = zip(shards.values(), answers, strict=True)
-        missing = [key for key, answer in pairs if answer is None]
-        if missing and self._metadata.is_complete:
-            raise lost_shard(missing[0], self._store.name)
-        learnt = {
-            shard: (key, None if answer is None else self._parse(shard, key, answer))
-            for (shard, key), answer in zip(shards.items(), answers, strict=True)
-        }
+        learnt: dict[int, tuple[str, NDArray[np.uint64] | None]] = {}
+        for (key, (shard, stamp)), answer in zip(shards.items(), answers, strict=True):
+            if answer is None and self._metadata.is_complete:
+                raise lost_shard(key, self._store.name)
+            learnt[shard] = key, None
+            if answer is not None:
+                first = np.array([stamp or (0, 0)], np.uint64)
+                learnt[shard] = key, np.concatenate([first, self._parse(shard, key, answer)])
         with self._lock:
             self._tables.update(learnt)
             self._add_places(learnt)
@@ -225,7 +240,8 @@ class ShardedChunks(ChunkMap):
         """Return the span of all chunks in a shard; None if it holds none."""
         with self._lock:
             if shard not in self._extents:
-                self._extents[shard] = _extent(self._tables.get(shard, ("", None))[1])
+                index = self._tables.get(shard, ("", None))[1]
+                self._extents[shard] = None if index is None else _extent(index[1:])
             return self._extents[shard]
 
     def _parse(self, shard: int, key: str, data: bytes) -> NDArray[np.uint64]:
@@ -239,8 +255,7 @@ class ShardedChunks(ChunkMap):
             data = body
         if self._metadata.sums and own != sum_at(self._metadata.sums, shard):
             raise lost_shard(key, self._store.name, is_there=True)
-        table = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
-        return table.reshape(-1, 2)
+        return np.frombuffer(data, "<u8").reshape(-1, 2)
 
     def _corrupt(self, key: str, what: str) -> CorruptVolume:
         return CorruptVolume(f"the shard {key} of {self._store.name} holds {what}.")
@@ -274,7 +289,7 @@ def lost_shard(key: str, name: str, *, is_there: bool = False) -> CorruptVolume:
     return CorruptVolume(f"the shard {key} of {name} is {state}.", do=do)
 
 
-def _extent(table: NDArray[np.uint64] | None) -> Span | None:
+def _extent(table: NDArray[np.uint64]) -> Span | None:
     """Return the span of all chunks in a table; None if there are none or it is damaged.
 
     Examples
@@ -283,8 +298,6 @@ def _extent(table: NDArray[np.uint64] | None) -> Span | None:
     >>> _extent(np.array([[40, 2], [nothing, nothing], [10, 5]], np.uint64))
     (10, 42)
     """
-    if table is None:
-        return None
     starts, lengths = table[(table != _NO_CHUNK).any(axis=1)].T
     stops = starts + lengths
     # The read of a chunk with a damaged entry raises.
