@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from nifti_files import AFFINE, crafted, numbered
 
+import voxpipe as vp
 from voxpipe import check
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.call_site import WarnOnce
@@ -284,6 +285,63 @@ def test_levels_of_a_nifti_pyramid_lie_on_each_other(tmp_path, level, qform):
     step = 2**level
     expected = AFFINE @ scale(step, step, step, origin=[(step - 1) / 2] * 3)
     np.testing.assert_allclose(volume.affine, expected, atol=1e-12)
+
+
+def pyramid(path, fine, coarse, *scales, version="0.2"):
+    """Write two levels with these scales along each axis, or without any."""
+    levels = [((s,) * 3, None) for s in scales or (1, 1)]
+    images = multiscales("zyx", *levels, units=MILLIMETRES, version=version)
+    if not scales:
+        for dataset in images[0]["datasets"]:
+            del dataset["coordinateTransformations"]
+    write_group(path, {"0": fine, "1": coarse}, images, version=2)
+    return path
+
+
+@pytest.mark.parametrize("size", [8, 9])
+@pytest.mark.parametrize("version", ["0.1", "0.2", "0.3"])
+def test_levels_without_a_scale_cover_the_same_box(tmp_path, size, version):
+    """OME-Zarr had no transformations before 0.4: the shapes alone place a level."""
+    fine, coarse = numbered((size,) * 3), numbered((4,) * 3)
+    step = size / 4
+
+    path = pyramid(tmp_path / "a.zarr", fine, coarse, version=version)
+
+    affine = np.diag([step, step, step, 1])
+    affine[:3, 3] = (step - 1) / 2
+    np.testing.assert_allclose(Volume(path, level=1).affine, affine)
+    np.testing.assert_allclose(Volume(path).affine, np.eye(4))
+
+
+@pytest.mark.parametrize("version", ["0.3", "0.4"])
+@pytest.mark.parametrize("scales", [(), (1, 1)], ids=["none", "equal"])
+def test_a_level_without_its_own_scale_is_not_read_in_place_of_the_finest(
+    tmp_path, scales, version
+):
+    """A ramp shows each voxel that is read at a place of the other grid."""
+    fine = np.add.outer(np.arange(16.0), np.zeros((16, 16)))
+    coarse = fine.reshape(8, 2, 8, 2, 8, 2).mean((1, 3, 5))
+    path = pyramid(tmp_path / "a.zarr", fine, coarse, *scales, version=version)
+
+    def patch(antialias):
+        pipe = vp.from_cases([{"image": path}]).open_volume().spacing(2.0, antialias=antialias)
+        (batch,) = pipe.batch_patches(1)
+        return batch["image"]
+
+    np.testing.assert_allclose(patch("level"), patch(True), atol=1e-4)
+
+
+@pytest.mark.parametrize("scales", [(1, 1), (1, 3), (0.5, 0.25)])
+def test_a_scale_that_contradicts_the_shapes_is_refused(tmp_path, scales):
+    """The level has half as many voxels; an affine that is given places it."""
+    path = pyramid(tmp_path / "a.zarr", numbered((8,) * 3), numbered((4,) * 3), *scales)
+
+    with pytest.raises(
+        BadHeader, match="has the shape 4x4x4, the finest level 8x8x8"
+    ):
+        Volume(path, level=1).probe()
+    given = np.diag([2.0, 2, 2, 1])
+    np.testing.assert_array_equal(Volume(path, level=1, affine=given).affine, given)
 
 
 def test_two_spacings_of_a_nifti_zarr(tmp_path):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +15,9 @@ import numpy as np
 from ...core.call_site import shorten
 from ...core.errors import BadHeader, LeadsOutside, VolumeNotFound
 from ...core.sample import parse_json
+from ...storage.content import content_key, folder_key, listing_key
 from ...storage.file_reader import LocalRanges
+from ...storage.fsspec_ranges import version_of
 from ...storage.ranges import RangeStore, ReadRange
 from ..chunks.chunk_cache import ChunkCache
 from ..chunks.chunked_array import ChunkedArray
@@ -374,3 +378,55 @@ def _json(data: bytes | None, place: str) -> dict[str, Any] | None:
     if not isinstance(document, dict):
         raise BadHeader(f"{place} is not a JSON object.")
     return document
+
+
+def store_key(store: Any, path: str) -> str:
+    """Return a short key for the objects below a path of a store; empty if unknown.
+
+    Digests all bytes of objects in memory, and name, size and version of others. Stores of other
+    kinds provide an attribute ``content_key``.
+    """
+    own = getattr(store, "content_key", None)
+    if isinstance(own, str) and own:
+        return content_key(own, (path,))
+    mapping = getattr(store, "_store_dict", store)
+    if isinstance(mapping, MutableMapping) and (isinstance(mapping, dict) or mapping is not store):
+        below = f"{path}/" if path else ""
+        objects = [(key, mapping[key]) for key in list(mapping) if key.startswith(below)]
+        return listing_key("memory", [_digest(key, value) for key, value in objects])
+    inner = getattr(store, "_store", None)
+    if inner is not None:  # a wrapper, for logs or latency
+        return store_key(inner, path)
+    return _listed_key(store, path)
+
+
+def _digest(key: str, value: Any) -> tuple[str, int, str]:
+    data = value.to_bytes() if hasattr(value, "to_bytes") else bytes(value)
+    return key, len(data), hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _listed_key(store: Any, path: str) -> str:
+    kind = type(store).__name__
+    if kind == "ZipStore":
+        status = os.stat(store.path)
+        return content_key(os.path.abspath(store.path), (status.st_size, status.st_mtime_ns, path))
+    root = getattr(store, "root", None) if kind == "LocalStore" else getattr(store, "path", None)
+    if kind == "LocalStore" and root is not None:
+        folder = os.path.abspath(os.path.join(os.fspath(root), path))
+        return folder_key(folder) if os.path.isdir(folder) else ""
+    system = getattr(store, "fs", None)
+    if system is None or root is None:
+        return ""
+    import fsspec
+
+    # A new one, because that of the store belongs to the event loop of zarr.
+    system = getattr(system, "sync_fs", system)
+    options = {**system.storage_options, "asynchronous": False}
+    options.pop("loop", None)
+    protocol = system.protocol if isinstance(system.protocol, str) else system.protocol[0]
+    mine = fsspec.filesystem(protocol, **options)
+    below = f"{str(root).rstrip('/')}/{path}".rstrip("/")
+    mine.invalidate_cache(below)
+    files = mine.find(below, detail=True)
+    entries = [(key, int(info.get("size") or 0), version_of(info)) for key, info in files.items()]
+    return listing_key(f"{protocol}:{below}", entries)

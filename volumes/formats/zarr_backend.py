@@ -57,7 +57,7 @@ from .chunked_backend import (
     warn_of_coordinates,
 )
 from .stored_file import Format, LocalStoredFile, StoredFile, library_errors
-from .zarr_array import ZarrArray, completeness, dimension_names, open_node, sums_in
+from .zarr_array import ZarrArray, completeness, dimension_names, open_node, store_key, sums_in
 from .zarr_chunks import NotOurs, lost_shard, shard_sum, sum_at, tail_bytes
 
 # Above the number of metadata objects of a pyramid of a few levels.
@@ -332,7 +332,7 @@ class StoreZarr(ListedZarr):
         super().__init__(zarr_nodes.image_of(node, level, name, axes), name)
 
     def _list(self) -> str:
-        return zarr_nodes.store_key(*self._place)
+        return store_key(*self._place)
 
 
 class RemoteZarr(ListedZarr):

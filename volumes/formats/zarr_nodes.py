@@ -7,7 +7,6 @@ sent through a temporary file instead.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import os
@@ -15,9 +14,9 @@ import pickle
 import re
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,8 +34,6 @@ from ...core.errors import (
 from ...core.locks import renew_after_fork
 from ...core.sample import parse_json
 from ...core.validate import MILLIMETRES, unit_word
-from ...storage.content import content_key, folder_key, listing_key
-from ...storage.fsspec_ranges import version_of
 from ...storage.ranges import RangeStore
 from ..array_source import INLINE_BYTES, original, remember, share_array
 from ..backend import Backend, ForeignBackend
@@ -87,6 +84,7 @@ class Level:
     scale: tuple[float, float, float]  # spacing along x, y, z in mm
     translation: tuple[float, float, float]  # position of voxel (0, 0, 0) in mm
     silent_axes: tuple[str, ...] = ()  # spatial axes without a unit, if others have one
+    has_place: bool = True  # whether its metadata hold a transformation
 
     @property
     def affine(self) -> Affine:
@@ -134,6 +132,8 @@ def _version(text: Any, name: str) -> int:
 def coarser(levels: Sequence[Level], level: int) -> tuple[Affine, ...]:
     """Return the affines of the levels after ``level``: 4x4, from their index to its index.
 
+    Those up to the first that is no coarser: its scale is not known.
+
     Examples
     --------
     >>> fine, coarse = (Level(n, ("x", "y"), (s, s, 1), (0, 0, 0)) for n, s in (("0", 1), ("1", 2)))
@@ -143,7 +143,33 @@ def coarser(levels: Sequence[Level], level: int) -> tuple[Affine, ...]:
     if not levels or 0 in levels[level].scale:
         return ()
     back = np.linalg.inv(levels[level].affine)
-    return tuple(back @ other.affine for other in levels[level + 1 :])
+    found: list[Affine] = []
+    for finer, other in itertools.pairwise(levels[level:]):
+        if np.allclose(np.abs(finer.scale), np.abs(other.scale)):
+            break
+        found.append(back @ other.affine)
+    return tuple(found)
+
+
+def _placed(level: Level, finest: Level, shapes: Sequence[Sequence[int]], name: str) -> Level:
+    """Return a level, placed by its shape if its metadata do not; ``BadHeader`` if they differ.
+
+    ``shapes`` are those of the level and of the finest, along x, y, z. OME-Zarr before 0.4 has no
+    transformations: all levels cover the same box.
+    """
+    shape, whole = np.array(shapes, np.float64)
+    if not (finest.has_place or level.has_place):
+        scale = np.multiply(finest.scale, whole / shape)
+        start = np.add(finest.translation, (scale - finest.scale) / 2)
+        return replace(level, scale=(*scale.tolist(),), translation=(*start.tolist(),))
+    factor = np.abs(np.divide(level.scale, finest.scale))
+    # Writers round the length of each level up or down.
+    if (np.abs(factor * shape - whole) > factor + 0.05 * whole).any():
+        texts = ["x".join(f"{n:.4g}" for n in row) for row in (*shapes, factor)]
+        msg = f"level {level.path} of {name} has the shape {texts[0]}, the finest level {texts[1]}"
+        do = "Correct the scale in the metadata, or pass affine= to place the voxels."
+        raise BadHeader(f"{msg}, and the scales differ by {texts[2]}.", do=do)
+    return level
 
 
 def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -> Level:
@@ -180,7 +206,8 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
     pairs = zip(axes, records, strict=True)
     silent = tuple(a for a, entry in pairs if a in SPATIAL and _word(entry) in NO_LENGTHS)
     silent = () if {*silent} == {*axes} & {*SPATIAL} else silent
-    return Level(str(dataset["path"]), axes, (x[0], y[0], z[0]), (x[1], y[1], z[1]), silent)
+    where = (x[0], y[0], z[0]), (x[1], y[1], z[1])
+    return Level(str(dataset["path"]), axes, *where, silent, bool(steps))
 
 
 def _letter(entry: Mapping[str, Any]) -> str:
@@ -322,6 +349,11 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         raise _part_is_lost(part, "whether every shard was written", name)
     own = levels[level].axes if levels else _OLD_AXES[-array.ndim :]
     layout = named_layout(tuple(array.shape), own, name)
+    finest = group.get(levels[0].path) if level and not PLACEMENT.get().has_affine else None
+    if finest is not None:  # it may be left out of a copy
+        whole = named_layout(tuple(finest.shape), own, name).shape[1:]
+        place = _placed(levels[level], levels[0], (layout.shape[1:], whole), name)
+        levels = (*levels[:level], place, *levels[level + 1 :])
     refuse_other_names(dimension_names(array), own, name)
     if fields is None:
         _refuse_mixed_units(levels[level], array.shape, name)
@@ -448,58 +480,6 @@ def place_of(thing: Any) -> tuple[Any, str]:
     if not is_node(thing):
         return thing, ""
     return thing.store, thing.path
-
-
-def store_key(store: Any, path: str) -> str:
-    """Return a short key for the objects below a path of a store; empty if unknown.
-
-    Digests all bytes of objects in memory, and name, size and version of others. Stores of other
-    kinds provide an attribute ``content_key``.
-    """
-    own = getattr(store, "content_key", None)
-    if isinstance(own, str) and own:
-        return content_key(own, (path,))
-    mapping = getattr(store, "_store_dict", store)
-    if isinstance(mapping, MutableMapping) and (isinstance(mapping, dict) or mapping is not store):
-        below = f"{path}/" if path else ""
-        objects = [(key, mapping[key]) for key in list(mapping) if key.startswith(below)]
-        return listing_key("memory", [_digest(key, value) for key, value in objects])
-    inner = getattr(store, "_store", None)
-    if inner is not None:  # a wrapper, for logs or latency
-        return store_key(inner, path)
-    return _listed_key(store, path)
-
-
-def _digest(key: str, value: Any) -> tuple[str, int, str]:
-    data = value.to_bytes() if hasattr(value, "to_bytes") else bytes(value)
-    return key, len(data), hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _listed_key(store: Any, path: str) -> str:
-    kind = type(store).__name__
-    if kind == "ZipStore":
-        status = os.stat(store.path)
-        return content_key(os.path.abspath(store.path), (status.st_size, status.st_mtime_ns, path))
-    root = getattr(store, "root", None) if kind == "LocalStore" else getattr(store, "path", None)
-    if kind == "LocalStore" and root is not None:
-        folder = os.path.abspath(os.path.join(os.fspath(root), path))
-        return folder_key(folder) if os.path.isdir(folder) else ""
-    system = getattr(store, "fs", None)
-    if system is None or root is None:
-        return ""
-    import fsspec
-
-    # A new one, because that of the store belongs to the event loop of zarr.
-    system = getattr(system, "sync_fs", system)
-    options = {**system.storage_options, "asynchronous": False}
-    options.pop("loop", None)
-    protocol = system.protocol if isinstance(system.protocol, str) else system.protocol[0]
-    mine = fsspec.filesystem(protocol, **options)
-    below = f"{str(root).rstrip('/')}/{path}".rstrip("/")
-    mine.invalidate_cache(below)
-    files = mine.find(below, detail=True)
-    entries = [(key, int(info.get("size") or 0), version_of(info)) for key, info in files.items()]
-    return listing_key(f"{protocol}:{below}", entries)
 
 
 class ZarrSource:
