@@ -183,7 +183,7 @@ class CallThreads:
                 self._free += 1
             if is_wanted:
                 loop = future[0].get_loop()
-                # This thread may wait for long, so none of its variables keeps what it delivers.
+                # This thread may wait for long, so none of its variables keeps an answer.
                 self._outcomes.append((future.pop(), answer, failure))
                 answer = failure = None
                 if not self._woken:  # one wake delivers all outcomes until then

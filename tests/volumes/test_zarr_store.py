@@ -336,9 +336,7 @@ def test_a_scale_that_contradicts_the_shapes_is_refused(tmp_path, scales):
     """The level has half as many voxels; an affine that is given places it."""
     path = pyramid(tmp_path / "a.zarr", numbered((8,) * 3), numbered((4,) * 3), *scales)
 
-    with pytest.raises(
-        BadHeader, match="has the shape 4x4x4, the finest level 8x8x8"
-    ):
+    with pytest.raises(BadHeader, match="has the shape 4x4x4, the finest level 8x8x8"):
         Volume(path, level=1).probe()
     given = np.diag([2.0, 2, 2, 1])
     np.testing.assert_array_equal(Volume(path, level=1, affine=given).affine, given)
