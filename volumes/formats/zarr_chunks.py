@@ -207,12 +207,12 @@ class ShardedChunks(ChunkMap):
     def _is_as_read(self, shard: int, stamp: Any) -> bool:
         """Whether a known shard has a stamp; raise ``VolumeChanged`` if it was removed."""
         key, index = self._tables[shard]
-        known = None if index is None else (*index[0].tolist(),)
-        if stamp is None and known:
+        before = None if index is None else (*index[0].tolist(),)
+        if stamp is None and before:
             del self._tables[shard]
             msg = f"the shard {key} of {self._store.name} was removed since it was read."
             raise VolumeChanged(msg, do="Read it again: a missing shard has the fill value.")
-        return bool(stamp == known)
+        return bool(stamp == before)
 
     def _learnt(
         self, shards: Mapping[str, tuple[int, Any]], answers: Sequence[bytes | None]

@@ -143,15 +143,15 @@ def coarser(levels: Sequence[Level], level: int) -> tuple[Affine, ...]:
     if not levels or 0 in levels[level].scale:
         return ()
     back = np.linalg.inv(levels[level].affine)
-    found: list[Affine] = []
+    affines: list[Affine] = []
     for finer, other in itertools.pairwise(levels[level:]):
         if np.allclose(np.abs(finer.scale), np.abs(other.scale)):
             break
-        found.append(back @ other.affine)
-    return tuple(found)
+        affines.append(back @ other.affine)
+    return tuple(affines)
 
 
-def _placed(level: Level, finest: Level, shapes: Sequence[Sequence[int]], name: str) -> Level:
+def _place_level(level: Level, finest: Level, shapes: Sequence[Sequence[int]], name: str) -> Level:
     """Return a level, placed by its shape if its metadata do not; ``BadHeader`` if they differ.
 
     ``shapes`` are those of the level and of the finest, along x, y, z. OME-Zarr before 0.4 has no
@@ -352,7 +352,7 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
     finest = group.get(levels[0].path) if level and not PLACEMENT.get().has_affine else None
     if finest is not None:  # it may be left out of a copy
         whole = named_layout(tuple(finest.shape), own, name).shape[1:]
-        place = _placed(levels[level], levels[0], (layout.shape[1:], whole), name)
+        place = _place_level(levels[level], levels[0], (layout.shape[1:], whole), name)
         levels = (*levels[:level], place, *levels[level + 1 :])
     refuse_other_names(dimension_names(array), own, name)
     if fields is None:
