@@ -537,7 +537,7 @@ def lazy_patches(pipe: DataPipe, item: Any, keys: Iterable[str] = ()) -> dict[st
     for key in keys:
         if key not in lazy:
             have = ", ".join(map(repr, lazy)) or "no lazy volume"
-            msg = f"{pipe.form_name}() speaks of {key!r}, but the sample has {have}"
+            msg = f"{pipe.form_name}() names {key!r}, but the sample has {have}"
             do = "Name lazy volumes: those of open_volume(), before realize()."
             do = do if key in item else errors.missing_key_hint(key, do)
             raise errors.SampleError(msg, do=do).at(pipe.origin, item.case)

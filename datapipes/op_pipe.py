@@ -264,7 +264,7 @@ class Sampling:
 def unknown_key(argument: str, key: str, keys: Collection[str]) -> SampleError:
     """Return the error of an argument that names a volume which a sample does not have."""
     have = ", ".join(map(repr, keys))
-    msg = f"{argument}= speaks of {key!r}, but the volumes of this sample are {have}"
+    msg = f"{argument}= names {key!r}, but the volumes of this sample are {have}"
     return SampleError(msg, do=nearest_key(argument, key, keys))
 
 

@@ -194,7 +194,7 @@ def _no_lazy_volume(pipe: DataPipe, sample: Any) -> SampleError:
 
 
 class DataDependentPipe(SpatialPipe):
-    """A pipe that adds an op which asks one volume of the sample, when its plan is worked out."""
+    """A pipe whose op reads statistics of one volume of the sample when its plan is resolved."""
 
     is_step = False
     stands_apart = (

@@ -101,7 +101,7 @@ def read_frame_header(head: bytes, name: str) -> FrameHeader:
         at = head.index(_LAYER, 0, header) + len(_LAYER)
         layers = msgpack.Unpacker()
         layers.feed(head[int.from_bytes(head[at : at + 4], "big") : header])
-        # The 0 says that the type is said as NumPy does.
+        # The 0 before it means that the type is a NumPy string.
         _, axes, shape, chunks, blocks, _, text = msgpack.unpackb(layers.unpack())
         dtype = np.dtype(text)
         shape, chunks, blocks = (tuple(map(operator.index, n)) for n in (shape, chunks, blocks))
@@ -128,7 +128,7 @@ class Blosc2Backend(ChunkedBackend):
         total = math.prod(-(-length // c) for length, c in zip(shape, chunk, strict=True))
         if ndarray.schunk.nchunks != total:
             content = f"{ndarray.schunk.nchunks} chunks"
-            raise BadHeader(f"{name} holds {content}, and its shape {shape} speaks of {total}.")
+            raise BadHeader(f"{name} holds {content}, and its shape {shape} declares {total}.")
         IO_COUNTERS.count(headers=1)
         # The unit of decoding is a block; a whole chunk only if it is one block.
         self.blocks = Blosc2Blocks(file_map, ndarray, name)
@@ -160,7 +160,7 @@ class Blosc2Blocks(ChunkSource, FetchedChunks):
         count, size = len(self.items), self.items.typesize
         total = math.prod((*self._chunks, *self._per_chunk, self._size))
         if size != np.dtype(ndarray.dtype).itemsize or count != total:
-            msg = f"{name} holds {count} items of {size} bytes, and its shapes of blocks speak of"
+            msg = f"{name} holds {count} items of {size} bytes, and its shapes of blocks declare"
             raise BadHeader(f"{msg} {total} of {ndarray.dtype}.")
 
     def fetch_chunks(self, chunks: ChunkIndices) -> Blosc2Blocks:
@@ -326,7 +326,7 @@ class RemoteBlosc2(FilesBackend):
             break
         if (backend.shape, backend.disk_dtype) != (self.shape, self.disk_dtype):
             msg = f"blosc2 finds {backend.shape} {backend.disk_dtype} in {self.name}"
-            raise BadHeader(f"{msg}, and its header speaks of {self.shape} {self.disk_dtype}.")
+            raise BadHeader(f"{msg}, and its header declares {self.shape} {self.disk_dtype}.")
         return backend
 
     def _write(self, raw: BinaryIO) -> None:

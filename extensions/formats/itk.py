@@ -136,7 +136,7 @@ def _tail(file: StoredFile) -> bytes:
 
 def _check(file: StoredFile, is_whole: bool, voxel_bytes: int) -> None:
     if not is_whole:
-        msg = f"{file.name} holds {file.size} bytes and ends early: its header speaks of"
+        msg = f"{file.name} holds {file.size} bytes and ends early: its header declares"
         raise TruncatedVolume(f"{msg} {voxel_bytes} bytes of voxels.")
 
 
@@ -288,7 +288,7 @@ def _slab(
     total = math.prod(fields.layout.sizes) // shape[-1] * count
     if image.GetSize() != size or array.size != total or array.dtype != fields.dtype:
         msg = f"{name} decodes to {image.GetSize()} {array.dtype.name}"
-        raise CorruptVolume(f"{msg}, and its header speaks of {size} {fields.dtype.name}.")
+        raise CorruptVolume(f"{msg}, and its header declares {size} {fields.dtype.name}.")
     return np.ascontiguousarray(array)
 
 

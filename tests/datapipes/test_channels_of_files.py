@@ -505,7 +505,7 @@ def test_a_stack_that_follows_voxels_says_so(cases):
 
 def test_mistakes_name_the_key_and_the_place(cases):
     """A key that is not there, a name that is taken, a wrong number of names."""
-    with pytest.raises(SampleError, match=r"stack\(\) speaks of 'flair'"):
+    with pytest.raises(SampleError, match=r"stack\(\) names 'flair'"):
         batches(opened(cases).stack(("t1", "flair"), "image"))
     with pytest.raises(SampleError, match=r"makes 'label', which the sample has"):
         batches(opened(cases).stack(("t1", "t2"), "label"))

@@ -103,7 +103,7 @@ def test_storage_options_by_key(tmp_path):
 )
 def test_a_key_that_no_sample_has_is_refused(tmp_path, options, argument):
     """A typo would read the volume otherwise without a word."""
-    with pytest.raises(SampleError, match=f"{argument}= speaks of 'imgae'"):
+    with pytest.raises(SampleError, match=f"{argument}= names 'imgae'"):
         next(iter(cases(tmp_path).open_volume(**options)))
 
 

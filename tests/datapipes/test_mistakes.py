@@ -160,7 +160,7 @@ def test_a_misspelt_key_of_a_spatial_pipe_is_guessed(argument, fuse):
     pipe = pipe.rotate(10, **{name: {"lable": value}})
     loader = vp.DataLoader2(pipe.flip().batch_patches(1), fuse=fuse)
 
-    with loader, pytest.raises(SampleError, match=rf"{name}= speaks of 'lable'") as e:
+    with loader, pytest.raises(SampleError, match=rf"{name}= names 'lable'") as e:
         list(loader)
 
     assert "are 'image', 'label'\n  in case c\n  at .rotate(" in str(e.value)

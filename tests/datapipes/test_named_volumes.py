@@ -17,10 +17,10 @@ CASES = [{"image": np.zeros((4, 4, 4)), "seg": np.zeros((4, 4, 4), np.uint8)}] *
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"labels": ("sge",)}, r"labels= speaks of 'sge', .* 'image', 'seg'"),
-        ({"labels": "my_label"}, r"labels= speaks of 'my_label'"),
-        ({"policies": {"imege": LABEL}}, r"policies= speaks of 'imege'"),
-        ({"axis_map": {"images": vp.AxisMap.shift(0, 1)}}, r"axis_map= speaks of 'images'"),
+        ({"labels": ("sge",)}, r"labels= names 'sge', .* 'image', 'seg'"),
+        ({"labels": "my_label"}, r"labels= names 'my_label'"),
+        ({"policies": {"imege": LABEL}}, r"policies= names 'imege'"),
+        ({"axis_map": {"images": vp.AxisMap.shift(0, 1)}}, r"axis_map= names 'images'"),
     ],
 )
 def test_a_name_that_no_sample_has_is_refused(arguments: Any, message: str) -> None:
@@ -143,5 +143,5 @@ def test_a_named_key_that_a_later_case_does_not_open(argument: Any) -> None:
 
     opened = vp.from_cases([first, lacks, {**lacks, "tumour": None}]).open_volume(**argument)
     assert len(list(opened)) == 3
-    with pytest.raises(SampleError, match=rf"{next(iter(argument))}= speaks of 'tumour'"):
+    with pytest.raises(SampleError, match=rf"{next(iter(argument))}= names 'tumour'"):
         list(vp.from_cases([first, {**lacks, "tumour": "none"}]).open_volume(**argument))

@@ -84,8 +84,8 @@ def test_two_datasets_of_one_file(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"affine": {"lable": AFFINE}}, r"affine= speaks of 'lable'[^$]*Did you mean 'label'"),
-        ({"policies": {"imgae": vp.Policy()}}, r"policies= speaks of 'imgae'[^$]*mean 'image'"),
+        ({"affine": {"lable": AFFINE}}, r"affine= names 'lable'[^$]*Did you mean 'label'"),
+        ({"policies": {"imgae": vp.Policy()}}, r"policies= names 'imgae'[^$]*mean 'image'"),
         ({"policies": {"image": 3}}, r"holds 3 for 'image', which is no Policy[^$]*vp\.Policy\("),
         ({"keys": ("img",)}, r"names 'img', but this sample has 'image', 'label'[^$]*mean 'image'"),
     ],

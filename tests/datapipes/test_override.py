@@ -71,7 +71,7 @@ def test_mistakes_are_told_where_they_are_written():
         head.open_volume(override=True)
     with pytest.raises(SampleError, match="which is no Policy"):
         head.open_volume(policies={"image": "nearest"}, override=True)
-    with pytest.raises(SampleError, match=r"policies= speaks of 'imege'"):
+    with pytest.raises(SampleError, match=r"policies= names 'imege'"):
         batches(head.open_volume(policies={"imege": Policy()}, override=True).batch_patches(2))
 
 

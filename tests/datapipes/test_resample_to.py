@@ -194,7 +194,7 @@ def test_it_survives_workers_and_a_flush(case: dict[str, str]) -> None:
 
 def test_misuse_says_what_to_do(case: dict[str, str]) -> None:
     """A wrong key, a spatial pipe before, keys with a grid."""
-    with pytest.raises(SampleError, match=r"speaks of 'mr', but the sample has 'ct', 'pet', 'seg'"):
+    with pytest.raises(SampleError, match=r"names 'mr', but the sample has 'ct', 'pet', 'seg'"):
         list(opened(case).resample_to("mr"))
     with pytest.raises(SampleError, match=r"Put it right after open_volume\(\)"):
         list(opened(case).flip(0).resample_to("ct"))

@@ -151,7 +151,7 @@ def test_a_flush_of_whole_voxels_changes_nothing() -> None:
 
 def test_a_flush_of_nothing_is_refused() -> None:
     """It names what there is."""
-    wrong = r"flush\(\) speaks of 'mask', but the sample has 'image', 'label'"
+    wrong = r"flush\(\) names 'mask', but the sample has 'image', 'label'"
     with pytest.raises(SampleError, match=wrong):
         next(iter(opened().flush("mask")))
 
