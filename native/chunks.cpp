@@ -109,11 +109,8 @@ struct Files {
   int64_t count = 0, shards[MOST];
   int open_now[MOST];
 
-  static int64_t nanoseconds(const timespec& time) {
-    return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
-  }
-
   static bool is_gone(const char* path) { return access(path, F_OK) != 0; }
+  static int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
 
   // As ``LocalRanges`` opens them; -1 for errors of that, and for a change since the index was read.
   int descriptor(int64_t shard, const char* path, const char* root, const int64_t* stamp) {
@@ -172,15 +169,14 @@ bool locate(const VoxpipeChunks& job, int64_t n, VoxpipeChunk& chunk, Files& fil
   if (!entry[0] || !path) return false;
   if (entry[0] == 1) return files.is_gone(path);  // nothing is stored of it
   const int file = files.descriptor(unit, path, root, reinterpret_cast<const int64_t*>(entry[0]));
-  if (file < 0) return false;
   const uint64_t* place = reinterpret_cast<const uint64_t*>(entry[0]) + 2 * (1 + inner);
   const uint64_t start = place[0], stop = start + place[1];
-  if (place[0] == UINT64_MAX && place[1] == UINT64_MAX) return true;
+  if (place[0] == UINT64_MAX && place[1] == UINT64_MAX) return file >= 0;
   if (stop < start || stop > INT64_MAX || place[1] > static_cast<uint64_t>(job.longest)) return false;
   chunk.data = static_cast<int64_t>(start);
   chunk.size = static_cast<int64_t>(place[1]);
   chunk.file = file + 1;
-  return true;
+  return file >= 0;
 }
 
 int64_t* numbers_at(int64_t place) { return reinterpret_cast<int64_t*>(place); }

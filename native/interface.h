@@ -175,10 +175,9 @@ struct VoxpipeChunk {
 struct VoxpipePlaces {
   int64_t is_frame;
   int64_t units;    // of all axes
-  int64_t entries;  // address of two numbers per unit. Of a frame, address and size of its bytes,
-                    // address 0 if it is not stored. Of shards, address of change time and size of
-                    // its file, then offset and length of each chunk (uint64); 0 if unknown, 1 if
-                    // it is not there. And that of its path
+  int64_t entries;  // address of two numbers per unit. Frame: address and size of its bytes, or 0.
+                    // Shard: address of change time and size of its file, then offset and length of
+                    // each chunk (uint64), 0 if unknown, 1 if missing; and the address of its path
   int64_t items;    // frame: items of a block
   int64_t root;     // shards: text that their paths begin with, all links followed; 0 for any
   int64_t per_unit[VOXPIPE_CHUNK_AXES];
