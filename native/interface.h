@@ -163,8 +163,7 @@ struct VoxpipeChunk {
   int64_t size;    // how many there are
   int64_t first;   // BLOSC2: the first of its items in these bytes
   int64_t file;    // 1 and its descriptor; 0 where they are in memory. With ``data`` 0: not stored
-  int64_t room;    // address of a chunk in C order, decoded or to be; 0 for ``scratch``, of PLACE for
-                   // one that is not stored
+  int64_t room;    // address of a decoded chunk in C order; 0 for ``scratch``, and for PLACE: fill
   int64_t task;    // VoxpipeTask
   int64_t status;  // set: a VoxpipeStatus; what cannot be decoded is UNSUPPORTED, its part anything
   VoxpipePart parts[];  // one per axis
