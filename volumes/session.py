@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections import deque
@@ -243,7 +244,11 @@ class Session:
 
     def take_versions(self) -> tuple[OpenedVersion, ...]:
         """Return the first versions since the last call."""
-        return tuple(self._new.popleft() for _ in range(len(self._new)))
+        new = []
+        with contextlib.suppress(IndexError):  # another thread may take some meanwhile
+            while True:
+                new.append(self._new.popleft())
+        return tuple(new)
 
     def begin_pass(self, *, keeps_read: bool = False) -> None:
         """Close files and drop chunks that may have changed since the last pass.
