@@ -340,10 +340,8 @@ class Flattener(_ColumnPipe, form="flatten"):
             return _rebuild(item, self._unpack(item))
         flat: list[Any] = []
         for index, value in enumerate(item):
-            if isinstance(value, (list, tuple)) and (not self.indices or index in keys):
-                flat.extend(value)
-            else:
-                flat.append(value)
+            unpacks = isinstance(value, (list, tuple)) and (not self.indices or index in keys)
+            flat += value if unpacks else [value]
         return tuple(flat) if isinstance(item, tuple) else flat
 
     def _unpack(self, item: Mapping[Any, Any]) -> dict[Any, Any]:

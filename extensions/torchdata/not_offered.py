@@ -9,18 +9,14 @@ from ...core.errors import NotOffered
 from ...datapipes.datapipe import DataPipe
 
 _OBJECTS = (
-    "Use .list_files_by_fsspec(), .open_files_by_fsspec() or .save_by_fsspec(): fsspec opens "
-    "s3://, gs:// and az:// as well."
+    "Use .list_files_by_fsspec(), .open_files_by_fsspec() or .save_by_fsspec(), e.g. of s3://."
 )
 _AIS = (
     "the pipes of AIStore are not here: they want a client of their own for each object",
     "Use its S3 interface: .list_files_by_fsspec(endpoint_url=...), or from_cases(...).",
 )
 _IOPATH = ("the pipes of iopath are not here: fsspec does the same", _OBJECTS)
-_S3 = (
-    "the pipes of torchdata's own S3 client are not here: it was removed from torchdata, too",
-    _OBJECTS,
-)
+_S3 = ("the pipes of torchdata's own S3 client are not here: torchdata removed it, too", _OBJECTS)
 _HUB = (
     "data sets of the Hugging Face hub are not opened here",
     "Use datasets.load_dataset(..., streaming=True) as the source, or hf:// with fsspec.",
@@ -38,14 +34,12 @@ _RECORDS = (
     "Read the table with the package tfrecord and begin the chain with IterableWrapper(rows).",
 )
 DRIVE = (
-    "files are not read from Google Drive: its links answer with web pages (a virus warning, a "
-    "quota) that change without notice, instead of the file",
+    "files are not read from Google Drive: its links may answer with a web page, not the file",
     "Copy the files to a bucket or a web server, or download them once with gdown.",
 )
 """The reason and the cure."""
 _RAR = (
-    "rar archives are not opened: the format is proprietary, and reading it means to run a program "
-    "that is not part of Python on every archive",
+    "rar archives are not opened: only a proprietary program reads them, run on each archive",
     "Pack the files as .tar or .zip.",
 )
 
