@@ -36,6 +36,7 @@ _CODECS = ("4.50", "4.51", "4.57", "4.70", "4.80", "4.81", "4.90", "4.91", "5")
 _WIDEST_CODE = 16  # bits: SimpleITK decodes more to other numbers.
 # The start of a code, markers of a frame in it, and the bytes of JPEG 2000 before its precision.
 _JPEG, _JPEG_2000, _SIZES_BEFORE = b"\xff\xd8", b"\xff\x4f\xff\x51", 42
+_CODE_STARTS = (_JPEG + b"\xff", _JPEG_2000)
 _FRAME_MARKERS = {*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC}
 _ITEM, _DELIMITER = b"\xfe\xff\x00\xe0", b"\xfe\xff\xdd\xe0"
 # Bytes of a deflated file that hold its header elements.
@@ -83,6 +84,11 @@ _OF_FILE = str.split(
     "GridFrameOffsetVector DoseGridScaling ModalityLUTSequence SegmentationType "
     "MaximumFractionalValue SharedFunctionalGroupsSequence PerFrameFunctionalGroupsSequence "
     "ExtendedOffsetTable ExtendedOffsetTableLengths"
+)
+# pydicom requires them as well. Floats need the first four, and only some bits the last.
+_PIXEL_TAGS = str.split(
+    "Rows Columns SamplesPerPixel PhotometricInterpretation "
+    "PixelRepresentation BitsAllocated BitsStored HighBit"
 )
 _PIXEL_SIZES = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing")
 _COUNTS = {**dict.fromkeys(_PIXEL_SIZES, 2), "ImagePositionPatient": 3}
@@ -181,7 +187,7 @@ class DicomFile:
         self._dataset: Any = read_dataset(body, is_implicit, self.syntax != _BIG, **how)
         self._kind = str(self._get("SOPClassUID", meta.get("MediaStorageSOPClassUID", "")))
         self._describe_pixels()
-        self._cut = self._shorter_than_said(data) if self._at and not self._deflated_at else None
+        self._cut = self._other_than_said(data) if self._at and not self._deflated_at else None
 
     def _describe_pixels(self) -> None:
         self.series = str(self._get("SeriesInstanceUID", "")).strip()
@@ -207,17 +213,21 @@ class DicomFile:
     def _short(self, what: str, there: int) -> TruncatedVolume:
         return TruncatedVolume(f"{self.name} speaks of {what}, and holds {max(there, 0)} of them.")
 
-    def _shorter_than_said(self, data: Any) -> TruncatedVolume | None:
+    def _other_than_said(self, data: Any) -> VolumeError | None:
         at, there = self._at, len(data) - self._at
         if self._length != _NO_LENGTH:
             what = f"{self._length} bytes of pixels"
             return self._short(what, there) if self._length > there else None
+        starts, is_run = 0, self.syntax == _RUN_LENGTHS  # of frames; the first item is a table
         while at < len(data) and data[at : at + 4] != _DELIMITER:
             item, there = int.from_bytes(data[at + 4 : at + 8], "little"), len(data) - at - 8
             if data[at : at + 4] != _ITEM or item > there:
                 return self._short(f"{item} bytes of a compressed frame", there)
+            is_code = is_run or data[at + 8 : at + 12].startswith(_CODE_STARTS)
+            starts += at > self._at and is_code
             at += 8 + item
-        return None
+        more = starts > self.count
+        return self._more_than(self.count, starts, "compressed frames") if more else None
 
     @property
     def is_image(self) -> bool:
@@ -247,6 +257,11 @@ class DicomFile:
         """Refuse pixels that contradict their header, or that no reader here supports."""
         if not self.is_image:
             raise UnknownFormat(f"{self.name} is DICOM without an image ({self._kind}).")
+        keys = _PIXEL_TAGS[: 4 if self._float else 8 if self.depth < self.bits else 7]
+        absent = " and no ".join(key for key in keys if self._get(key, None) is None)
+        if absent and self._at:
+            do = f"Write the file again with its true {absent.replace('and no', 'and')}."
+            raise BadHeader(f"{self.name} has no {absent}, which its pixels need.", do=do)
         if not self._at or min(self.count, self.rows, self.columns) < 1:
             raise TruncatedVolume(f"{self.name} is an image, and ends before its pixels.")
         if self._cut is not None:
@@ -281,6 +296,14 @@ class DicomFile:
         there = min(there, self._length) if self.is_native else there
         if there < size:
             raise self._short(f"{size} bytes of pixels", there)
+        # Native pixels are padded to an even length.
+        if self.is_native and self._length > size + size % 2:
+            raise self._more_than(size, self._length, "bytes of pixels")
+
+    def _more_than(self, size: int, there: int, noun: str) -> BadHeader:
+        form = f"{self.count} frames of {self.columns}x{self.rows}x{self.samples}, {self.bits} bits"
+        what = f"{self.name} holds {there} {noun}, and its header says {size}: {form}."
+        return BadHeader(what, do="Correct its NumberOfFrames, Rows, Columns or BitsAllocated.")
 
     def _frame(self, number: int, facts: Mapping[str, Any]) -> Frame:
         dtype, bits, samples = self.dtype, self.depth, self.samples
@@ -381,7 +404,7 @@ class DicomFile:
             shape, order = (self.samples, self.rows, self.columns), (1, 2, 0)
         bits = math.prod(shape) * self.bits  # of a frame: frames of single bits share bytes
         if self._deflated_at:
-            size = -(-self.count * bits // 8)  # the element may say more than an image needs
+            size = -(-self.count * bits // 8)
             data = _inflate(data[self._deflated_at :], at + size)
             if len(data) < at + size:
                 raise self._short(f"{size} bytes of pixels", len(data) - at)

@@ -642,7 +642,7 @@ def test_deflated_pixels_that_end_early(tmp_path):
 
 
 def test_deflated_pixels_beyond_the_image(tmp_path):
-    """No more is inflated than rows and columns need, whatever length the element has."""
+    """They are refused, and no more is inflated than the header needs."""
     path = write(tmp_path / "a.dcm", np.zeros((4, 4), np.uint16), DeflatedExplicitVRLittleEndian)
     one = pydicom.dcmread(path)
     one.PixelData = bytes(200 * 2**20)
@@ -651,13 +651,103 @@ def test_deflated_pixels_beyond_the_image(tmp_path):
 
     tracemalloc.start()
     try:
-        found = Volume(path).numpy()
+        with pytest.raises(BadHeader, match="holds 209715200 bytes of pixels"):
+            Volume(path).numpy()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
-    assert found.shape == (1, 4, 4, 1)
     assert peak < 160 * 2**20  # of which the header is looked for in 64 MiB
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, DeflatedExplicitVRLittleEndian])
+@pytest.mark.parametrize(
+    "fields", [{"NumberOfFrames": None}, {"NumberOfFrames": 3}, {"Rows": 5}, {"BitsAllocated": 8}]
+)
+def test_more_pixels_than_the_header_says(tmp_path, syntax, fields):
+    """Frames, rows and bits that are left out would be lost: the error names both sizes."""
+    if "BitsAllocated" in fields:
+        fields = {**fields, "BitsStored": 8, "HighBit": 7}
+    path = write(tmp_path / "a.dcm", FRAMES, syntax, **fields)
+
+    with pytest.raises(BadHeader, match=r"(?s)a\.dcm holds 384 bytes of pixels.*NumberOf"):
+        _ = Volume(path).shape
+
+
+def test_a_padding_byte(tmp_path):
+    """Native pixels have an even length: one byte of padding is legal, two are not."""
+    frame = np.arange(15, dtype=np.uint8).reshape(3, 5)
+    for count in (0, 1, 2):
+        path = write(tmp_path / f"{count}.dcm", frame)
+        one = pydicom.dcmread(path)
+        one.PixelData = frame.tobytes() + bytes(2 * count + 1)
+        one.save_as(path)
+        if count:
+            with pytest.raises(BadHeader, match="its header says 15"):
+                _ = Volume(path).shape
+        else:
+            assert np.array_equal(Volume(path).numpy()[0, :, :, 0].T, one.pixel_array)
+
+
+@pytest.mark.parametrize("has_table", [False, True])
+@pytest.mark.parametrize("syntax", [RLELossless, JPEG2000Lossless])
+def test_more_compressed_frames_than_the_header_says(tmp_path, syntax, has_table):
+    """One frame of four would be read."""
+    path = write(tmp_path / "a.dcm", FRAMES)
+    one = pydicom.dcmread(path)
+    one.compress(RLELossless, generate_instance_uid=False)
+    codes = [*pydicom.encaps.generate_frames(one.PixelData, number_of_frames=4)]
+    if syntax == JPEG2000Lossless:
+        imagecodecs = pytest.importorskip("imagecodecs")
+        codes = [imagecodecs.jpeg2k_encode(plane, codecformat="j2k") for plane in FRAMES]
+    one.file_meta.TransferSyntaxUID = syntax
+    one.PixelData = pydicom.encaps.encapsulate(codes, has_bot=has_table)
+    one.NumberOfFrames = None
+    one.save_as(path)
+
+    with pytest.raises(BadHeader, match="holds 4 compressed frames, and its header says 1"):
+        _ = Volume(path).shape
+
+
+def test_a_compressed_frame_in_fragments(tmp_path):
+    """One frame may have several items, of which one begins a code."""
+    imagecodecs = pytest.importorskip("imagecodecs")
+    path = write(tmp_path / "a.dcm", FRAMES[0])
+    one = pydicom.dcmread(path)
+    code = imagecodecs.jpeg2k_encode(FRAMES[0], codecformat="j2k", reversible=True, level=0)
+    one.PixelData = pydicom.encaps.encapsulate([code], fragments_per_frame=3)
+    one["PixelData"].VR, one["PixelData"].is_undefined_length = "OB", True
+    one.file_meta.TransferSyntaxUID = JPEG2000Lossless
+    one.save_as(path)
+
+    assert np.array_equal(Volume(path).numpy()[0, :, :, 0].T, FRAMES[0])
+
+
+REQUIRED = (
+    "PixelRepresentation BitsAllocated BitsStored HighBit SamplesPerPixel "
+    "PhotometricInterpretation Rows Columns"
+)
+
+
+@pytest.mark.parametrize("keyword", REQUIRED.split())
+def test_pixels_without_a_description(tmp_path, keyword):
+    """A guess may turn -30 into 65506: the error names what is missing."""
+    fields = {"BitsStored": 12, "HighBit": 11, keyword: None}
+    path = write(tmp_path / "a.dcm", np.full((4, 6), -30, np.int16), **fields)
+
+    with pytest.raises(BadHeader, match=rf"a\.dcm has no {keyword}, which its pixels need"):
+        _ = Volume(path).shape
+
+
+def test_descriptions_that_pixels_do_not_need(tmp_path):
+    """Floats have no sign or bits, and numbers of all bits have no highest one."""
+    floats = FRAMES[0].astype(np.float32) / 8
+    none = dict.fromkeys(("PixelRepresentation", "BitsStored", "HighBit"))
+    path = write(tmp_path / "f.dcm", floats, FloatPixelData=floats.tobytes(), **none)
+    other = write(tmp_path / "i.dcm", -FRAMES[0].astype(np.int16), HighBit=None)
+
+    for each in (path, other):
+        assert np.array_equal(Volume(each).numpy()[0, :, :, 0].T, pydicom.dcmread(each).pixel_array)
 
 
 def test_slices_of_a_pet_series(tmp_path):
