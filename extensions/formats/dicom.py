@@ -52,6 +52,7 @@ _UNEVEN = 1e-2
 _ONE_PLACE = 1e-3
 _SAME_STEPS = 1e-4
 _MOST_NAMES = 4
+_CHOOSE = "Choose the slices of one volume, by where={keyword: value} or files='pattern'."
 
 
 def _read(
@@ -312,23 +313,31 @@ def selectors(frames: Sequence[Frame]) -> tuple[str, ...]:
     return ()
 
 
+def _form(frame: Frame) -> tuple[str, ...]:
+    """Return the size, pixel spacing and direction of a frame for an error."""
+    lengths = np.linalg.norm(frame.steps, axis=1)
+    directions = np.divide(frame.steps, lengths[:, None]).ravel()
+    size, spacing = "x".join(map(str, frame.layout)), _at(lengths[::-1])
+    return f"size {size}", f"pixel spacing {spacing}", f"direction {_at(directions)}"
+
+
 def stack(
     frames: Sequence[Frame], name: str, *, is_placed: bool = False
 ) -> tuple[RawHeader, list[Frame]]:
     """Return the header of a stack of frames, and the frames in order.
 
-    Frames without places of their own stay in the order of the file where ``is_placed``: the user
-    gave an affine.
+    Where ``is_placed``, the user gave an affine: frames may lie unevenly, and those without places
+    of their own stay in the order of the file.
     """
     frames, first = [*frames], frames[0]
     for one in frames[1:]:
         apart = np.abs(np.subtract(one.steps, first.steps)).max()
         if one.layout != first.layout or apart > _SAME_STEPS:
-            sizes = _some({"x".join(map(str, each.layout)): None for each in frames})
-            files = f"{one.file.name} differs from {first.file.name}"
-            what = f"the frames of {name} differ in size or direction: sizes {sizes}; {files}."
-            do = "Choose those of one volume, by where={keyword: value} or files='pattern'."
-            raise BadHeader(what, do=do)
+            pairs = [*zip(_form(one), _form(first), strict=True)]
+            pairs = [pair for pair in pairs if pair[0] != pair[1]] or pairs
+            odd, usual = (" and ".join(texts) for texts in zip(*pairs, strict=True))
+            what = f"{one.file.name} has {odd}, and {first.file.name} has {usual}"
+            raise BadHeader(f"the frames of {name} differ: {what}.", do=_CHOOSE)
     step = np.cross(*first.steps)
     step *= (first.thickness or 1) / np.linalg.norm(step)
     places = {one.place for one in frames}
@@ -336,10 +345,11 @@ def stack(
         if None in places:
             what = f"{name} has {len(frames)} frames, and does not say where each of them lies."
             raise BadHeader(what, do="Pass affine= to stack them in the order of the file.")
-        frames, step = _in_order(frames, name)
+        frames, step = _in_order(frames, name, is_placed)
     _check_alike(frames, name)
     if not is_placed:
         _check_geometry(frames)
+        _check_distances(frames, step, name)
     columns, rows, channels = first.layout
     millimetres_in("mm", name)  # of every DICOM file
     affine = world_affine([*first.steps, step], frames[0].place or (0.0, 0.0, 0.0))
@@ -360,6 +370,20 @@ def _check_geometry(frames: Sequence[Frame]) -> None:
         warn(f"{what}; it is taken as 1 mm thick. {do}", LikelyMistake)
 
 
+def _check_distances(frames: Sequence[Frame], step: NDArray[Any], name: str) -> None:
+    """Warn if ``SpacingBetweenSlices`` differs from the step between positions."""
+    normal = np.cross(*frames[0].steps)
+    # A tilted gantry has two distances: along the normal, and along the table.
+    apart = abs(step @ normal) / np.linalg.norm(normal), np.linalg.norm(step)
+    given = [one for one in frames if one.facts.get("SpacingBetweenSlices")]
+    odd = [one for one in given if min(abs(one.thickness / d - 1) for d in apart) > _UNEVEN]
+    if odd:
+        what = f"the slices of {name} are {apart[0]:g} mm apart by their positions, which are used"
+        other = f"SpacingBetweenSlices is {odd[0].thickness:g} mm in {odd[0].file.name}"
+        do = "Look for missing slices, or pass affine=."
+        warn(f"two-spacings: {what}; {other}. {do}", LikelyMistake)
+
+
 def _check_alike(frames: Sequence[Frame], name: str) -> None:
     """Refuse slices whose values mean different things; warn of those of other patients."""
     for key in (*SCALES, *KINDS, *OWNERS):
@@ -367,20 +391,21 @@ def _check_alike(frames: Sequence[Frame], name: str) -> None:
         for one in frames:
             by_value.setdefault(str(one.facts.get(key, "")), one)
         with_it = [one for text, one in by_value.items() if text]
-        do = "Choose the slices of one volume, by where={keyword: value} or files='pattern'."
         if key in SCALES and with_it and "" in by_value:
             what = f"{by_value[''].file.name} has no {key}, and {with_it[0].file.name} has one."
-            raise BadHeader(what, do=f"{do[:-1]}, or write the file again with its {key}.")
+            raise BadHeader(what, do=f"{_CHOOSE[:-1]}, or write the file again with its {key}.")
         if key in SCALES or len(with_it) < 2:
             continue
         values = " and ".join(f"{one.facts[key]} in {one.file.name}" for one in with_it[:2])
         if key in KINDS:
-            raise BadHeader(f"the slices of {name} differ in {key}: {values}.", do=do)
+            raise BadHeader(f"the slices of {name} differ in {key}: {values}.", do=_CHOOSE)
         values_text = f": {values}" if key != "PatientID" else f" ({with_it[1].file.name})"
-        warn(f"the slices of {name} differ in {key}{values_text}. {do}", LikelyMistake)
+        warn(f"the slices of {name} differ in {key}{values_text}. {_CHOOSE}", LikelyMistake)
 
 
-def _in_order(frames: Sequence[Frame], name: str) -> tuple[list[Frame], NDArray[np.float64]]:
+def _in_order(
+    frames: Sequence[Frame], name: str, is_placed: bool
+) -> tuple[list[Frame], NDArray[np.float64]]:
     """Return frames by their place along the normal, and the step between them."""
     heights, ranks = _ranks(frames)
     count = int(ranks.max()) + 1
@@ -392,7 +417,7 @@ def _in_order(frames: Sequence[Frame], name: str) -> tuple[list[Frame], NDArray[
     step = (places[-1] - places[0]) / (count - 1)
     distance = float(np.linalg.norm(step))
     away = np.abs(places - places[0] - np.arange(count)[:, None] * step).max()
-    if away > _UNEVEN * distance:
+    if away > _UNEVEN * distance and not is_placed:
         gaps = np.diff(heights[order])
         usual = float(np.sort(gaps)[(len(gaps) - 1) // 2])
         odd = np.flatnonzero(np.abs(gaps - usual) > _UNEVEN * usual)
@@ -401,8 +426,8 @@ def _in_order(frames: Sequence[Frame], name: str) -> tuple[list[Frame], NDArray[
         if where:
             why = f"{usual:g} mm apart, but {'; '.join(where[:_MOST_NAMES])}"
         msg = f"the {count} slices of {name} are not evenly spaced: {why}."
-        do = "Look for missing slices, or choose those of one volume by where= or files=."
-        raise BadHeader(msg, do=do)
+        do = "Look for missing slices, choose those of one volume by where= or files=, or pass "
+        raise BadHeader(msg, do=f"{do}affine= to read them as evenly spaced.")
     return frames, step
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 import tracemalloc
+import warnings
 
 import numpy as np
 import pydicom
@@ -169,7 +170,7 @@ def test_a_tilted_stack_is_sheared(tmp_path):
     [
         ((0, 2.5, 7.5, 10), None, r"5 mm from \(10, -20, 2.5\) to \(10, -20, 7.5\)"),
         ((0, 2.5, 5, 8), None, "not evenly spaced"),
-        ((0, 2.5, 5, 7.5), (2,), "differ in size or direction"),
+        ((0, 2.5, 5, 7.5), (2,), r"a.dcm has direction \(1, 0, 0, 0, 0, 1\), and .*0, 1, 0\)"),
     ],
 )
 def test_frames_that_are_no_stack(tmp_path, heights, turned, words):
@@ -242,6 +243,102 @@ def test_planes_without_a_geometry(tmp_path, sop, keyword):
     with pytest.raises(BadHeader, match=rf"a\.dcm has no .*{keyword}"):
         _ = Volume(path).shape
     assert Volume(path, affine=np.diag([2.0, 2, 3, 1])).spacing == (2, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("heights", "between", "is_warned"),
+    [
+        ((0, 3, 6, 9), 5, True),
+        ((0, 6, 12, 18), 3, True),  # every other slice is lost
+        ((9, 6, 3, 0), [3, 3, 3, 5], True),
+        ((0, 3, 6, 9), 3.02, False),
+        ((9, 6, 3, 0), -3, False),
+        ((0, 3, 6, 9), None, False),
+        ((0, 3, 6, 9), 0, False),
+    ],
+)
+def test_spacing_between_slices_that_positions_contradict(tmp_path, heights, between, is_warned):
+    """Both distances are named; the positions count, as in SimpleITK."""
+    folder = series(tmp_path / "ct", FRAMES, heights, SpacingBetweenSlices=between)
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        spacing = Volume(folder).spacing
+        _ = Volume(folder, affine=np.eye(4)).shape
+    texts = [str(note.message) for note in notes]
+    words = f"{abs(heights[1] - heights[0])} mm apart by their positions"
+    assert [words in text and "SpacingBetweenSlices is " in text for text in texts] == (
+        [True] * is_warned
+    )
+    reader = SimpleITK.ImageSeriesReader()
+    reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(folder)))
+    if between != 0:  # which makes SimpleITK's spacing 0
+        assert spacing == pytest.approx(reader.Execute().GetSpacing())
+
+
+def test_spacing_between_slices_of_frames_and_tilted_slices(tmp_path):
+    """The shared macro counts as well; a tilted stack may state either of its two distances."""
+    shared = item(
+        PlaneOrientationSequence=[item(ImageOrientationPatient=[1, 0, 0, 0, 1, 0])],
+        PixelMeasuresSequence=[item(PixelSpacing=[1, 1], SpacingBetweenSlices=2.5)],
+    )
+    how = {"SharedFunctionalGroupsSequence": [shared]}
+    lost = enhanced(tmp_path / "lost.dcm", along(0, 5, 10, 15), **how)
+    with pytest.warns(
+        LikelyMistake, match=r"5 mm apart .*SpacingBetweenSlices is 2\.5 mm in .*lost"
+    ):
+        assert Volume(lost).spacing == (1, 1, 5)
+    for n, rise in enumerate((2.0, 2.5)):
+        places = [(0, 1.5 * k, rise * k) for k in range(4)]
+        assert Volume(enhanced(tmp_path / f"{n}.dcm", places, **how)).affine[2, 2] == rise
+
+
+def test_uneven_slices_with_an_affine(tmp_path):
+    """The user places slices whose positions jitter, and the error names this way out."""
+    folder = series(tmp_path / "ct", FRAMES, (7.5, 2.55, 0, 4.95))
+
+    with pytest.raises(BadHeader, match=r"(?s)not evenly spaced.*affine="):
+        _ = Volume(folder).shape
+    volume = Volume(folder, affine=np.diag([1, 1, 2.5, 1]))
+    assert volume.spacing == (1, 1, 2.5)
+    assert np.array_equal(volume.numpy()[0].T, FRAMES[[2, 1, 3, 0]])
+
+
+TURNED = [[1, 0, 0, 0, 1, 0]] * 3 + [[1, 0, 0, 0, 0, -1]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"PixelSpacing": [[0.7, 0.7]] * 3 + [[0.8, 0.7]]},
+            r"3\.dcm .* has pixel spacing \(0\.8, 0\.7\), and .* pixel spacing \(0\.7, 0\.7\)\.",
+        ),
+        (
+            {"ImageOrientationPatient": TURNED},
+            r"3\.dcm .* has direction \(1, 0, 0, 0, 0, -1\), and .* has direction \(1, 0, 0, 0, 1",
+        ),
+        (
+            {"PixelSpacing": [[1, 1]] * 3 + [[2, 2]], "ImageOrientationPatient": TURNED},
+            r"3\.dcm .* has pixel spacing \(2, 2\) and direction \(1, 0, 0, 0, 0, -1\), and ",
+        ),
+    ],
+)
+def test_the_difference_of_slices_is_named(tmp_path, fields, words):
+    """A slice of another spacing, or a localizer among them, is named with both values."""
+    folder = series(tmp_path / "ct", FRAMES, (0, 3, 6, 9), **fields)
+
+    with pytest.raises(BadHeader, match=words):
+        _ = Volume(folder).shape
+
+
+def test_a_slice_of_another_size_is_named(tmp_path):
+    """Only the size differs, and only the size is named."""
+    folder = series(tmp_path / "ct", FRAMES[:3], (0, 3, 6))
+    series(folder, FRAMES[3:, :5], [9], name="3.dcm")
+
+    with pytest.raises(BadHeader, match=r"3\.dcm .* size 8x5x1, and .*0\.dcm .* size 8x6x1\."):
+        _ = Volume(folder).shape
 
 
 def test_a_new_volume_sees_slices_that_come_and_go(tmp_path):
