@@ -375,8 +375,8 @@ def _check_distances(frames: Sequence[Frame], step: NDArray[Any], name: str) -> 
     normal = np.cross(*frames[0].steps)
     # A tilted gantry has two distances: along the normal, and along the table.
     apart = abs(step @ normal) / np.linalg.norm(normal), np.linalg.norm(step)
-    given = [one for one in frames if one.facts.get("SpacingBetweenSlices")]
-    odd = [one for one in given if min(abs(one.thickness / d - 1) for d in apart) > _UNEVEN]
+    with_it = [one for one in frames if one.facts.get("SpacingBetweenSlices")]
+    odd = [one for one in with_it if min(abs(one.thickness / d - 1) for d in apart) > _UNEVEN]
     if odd:
         what = f"the slices of {name} are {apart[0]:g} mm apart by their positions, which are used"
         other = f"SpacingBetweenSlices is {odd[0].thickness:g} mm in {odd[0].file.name}"

@@ -67,7 +67,7 @@ KINDS = str.split(
     "Modality SOPClassUID DecayCorrection"
 )
 OWNERS = ("FrameOfReferenceUID", "PatientID", "ImageType")
-_KEPT = (*SELECTORS, *FACTS, *SCALES, *KINDS, *OWNERS, "SpacingBetweenSlices")
+_FACT_KEYS = (*SELECTORS, *FACTS, *SCALES, *KINDS, *OWNERS, "SpacingBetweenSlices")
 _OF_FRAME = str.split(
     "ImagePositionPatient ImageOrientationPatient PixelSpacing ImagerPixelSpacing SliceThickness "
     "SpacingBetweenSlices NominalScannedPixelSpacing RescaleSlope RescaleIntercept "
@@ -138,7 +138,7 @@ class DicomFile:
 
     def __init__(self, file: LocalStoredFile, select: Sequence[str] = ()) -> None:
         self.file, self.name = file, file.name
-        self._keywords = tuple(dict.fromkeys((*_KEPT, *select)))
+        self._keywords = tuple(dict.fromkeys((*_FACT_KEYS, *select)))
         self._at = self._length = self._deflated_at = 0  # of the pixels
         self._float = ""  # the type of pixels that are floats
         if not file.size:

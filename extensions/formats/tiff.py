@@ -160,7 +160,7 @@ def _tags_of_pages(pages: Any, first: Any) -> Iterator[tuple[int, bytes | None]]
 def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
     # tifffile takes the tags of the first page for those of all. Parsing those of 3,000 pages takes
     # ten times as long as the rest of opening: equal bytes are parsed once.
-    kind_of_first, equal = _kind_of(first), set[bytes | None]()
+    kind_of_first, equal, gdal = _kind_of(first), set[bytes | None](), {_gdal_of(first): None}
     if kind_of_first["orientation"] != 1:
         what = f"{name} says that its pages are turned: orientation {kind_of_first['orientation']}."
         raise UnknownFormat(what, do="Write it with orientation 1, or pass reader=.")
@@ -174,27 +174,34 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
         if is_closed:  # of another file of an OME-TIFF
             handle.open()
         with closing(handle) if is_closed else nullcontext():
-            kind = _kind_of(page.aspage())
+            page = page.aspage()
+            kind = _kind_of(page)
+            gdal[_gdal_of(page)] = None
         for key, value in kind.items():
             if value != kind_of_first[key]:
                 one, two = (_SHORT.repr(getattr(v, "name", v)) for v in (value, kind_of_first[key]))
                 what = f"page {page.index} of {name} differs from page {first.index} in {key}"
                 do = "Write all pages alike. Where they are several images, give series=."
                 raise UnknownFormat(f"{what}: {one}, not {two}.", do=do)
+    for texts in gdal:
+        _refuse_scaled(*texts, name)
 
 
-def _refuse_scaled(tags: Any, imagej: Mapping[str, Any], name: str) -> None:
-    """Raise ``UnknownFormat`` for values that GDAL's or ImageJ's metadata calibrate.
+def _gdal_of(page: Any) -> tuple[Any, Any]:
+    return page.tags.valueof(_GDAL_METADATA), page.tags.valueof(_GDAL_NODATA)
 
-    Warn of those that GDAL's metadata mark as missing.
-    """
-    if imagej.get("cf") != _NO_CALIBRATION:
-        refuse_conventions(imagej, name, _IMAGEJ_NEUTRAL)
-    if (missing := tags.valueof(_GDAL_NODATA)) is not None:
+
+def _refuse_scaled(text: Any, missing: Any, name: str) -> None:
+    """Raise ``UnknownFormat`` for GDAL's scale and offset of a page; warn of missing values."""
+    if missing is not None:
         refuse_conventions({"GDAL_NODATA": missing}, name)
-    text = tags.valueof(_GDAL_METADATA)
     for item in ElementTree.fromstring(text).iter("Item") if text else ():
         refuse_conventions({str(item.get("role")): item.text}, name, _GDAL_NEUTRAL)
+
+
+def _refuse_calibrated(imagej: Mapping[str, Any], name: str) -> None:
+    if imagej.get("cf") != _NO_CALIBRATION:
+        refuse_conventions(imagej, name, _IMAGEJ_NEUTRAL)
 
 
 def _series_number(all_series: Sequence[Any], series: int | None, name: str) -> int:
@@ -229,7 +236,7 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     axes = _name_axes(tuple(axis for axis, _ in between + inside))
     pages = math.prod(lead)
     _refuse_other_kinds(image, frame, name)
-    _refuse_scaled(frame.tags, file.imagej_metadata or {}, name)
+    _refuse_calibrated(file.imagej_metadata or {}, name)
     dtype = np.dtype(frame.dtype.str).newbyteorder(file.byteorder)
     files: tuple[str, ...] = (file.filename,)
     # An OME-TIFF may say that all of its planes are in another file.
@@ -251,8 +258,7 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
             return np.frombuffer(data, dtype)
 
     else:
-        # tifffile leaves out the axis of colours that are stored in separate planes.
-        inner = (1,) * (len(frame.shape) - len(frame.chunks)) + tuple(frame.chunks)
+        depth, inner = _segment_of(frame)
         per_page, whole = math.prod(frame.chunked), None
         # Each segment has an offset in the tags.
         if per_page > file.filehandle.size:
@@ -267,7 +273,7 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
         def decode_segment(data: memoryview, number: int) -> NDArray[Any]:
             page, number = divmod(number, per_page)
             own = options if tables[page] is None else options | {"jpegtables": tables[page]}
-            return np.asarray(decode(bytes(data), number, **own)[0])
+            return np.asarray(decode(bytes(data), number, **own)[0])[:depth]
 
         files, places = _segments(image, per_page, file.filehandle, name)
     shape, chunks = lead + tuple(frame.shape), (1,) * len(lead) + inner
@@ -275,6 +281,16 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     affine = stored_affine(_affine, file, series, *sizes, name)
     form = shape, chunks, axes, dtype, frame.nodata, affine
     return TiffImage(*form, files, places, decode_segment, whole)
+
+
+def _segment_of(frame: Any) -> tuple[int, tuple[int, ...]]:
+    """Return the depth of a segment, and its shape in all axes of a page."""
+    # tifffile leaves out the axis of colours that are stored in separate planes. It leaves out the
+    # depth of a page of one plane, and not that of its tiles, where the other planes are padding.
+    is_flat = frame.imagedepth == 1 < frame.tiledepth
+    chunks = tuple(frame.chunks[is_flat:])
+    inner = (1,) * (len(frame.shape) - len(chunks)) + chunks
+    return 1 if is_flat else frame.tiledepth, inner
 
 
 def _refuse_unused_pages(file: Any, frame: Any, name: str) -> None:

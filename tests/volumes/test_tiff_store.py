@@ -546,6 +546,68 @@ def test_a_scale_of_gdal_is_refused(tmp_path, role, neutral):
     assert Volume(tmp_path / "b.tif").numpy().all()
 
 
+GDAL = {
+    "scale": (
+        42112,
+        '<GDALMetadata><Item name="s" sample="0" role="scale">5</Item></GDALMetadata>',
+    ),
+    "offset": (
+        42112,
+        '<GDALMetadata><Item name="o" sample="0" role="offset">-3</Item></GDALMetadata>',
+    ),
+    "GDAL_NODATA": (42113, "-9999.25"),
+}
+
+
+@pytest.mark.parametrize("key", GDAL)
+@pytest.mark.parametrize("pages", [(1, 2, 3), (3,)])
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_a_later_page_with_metadata_of_gdal(tmp_path, key, pages, compression):
+    """Any page may have a scale or mark missing values; equal marks give one warning."""
+    tag, text = GDAL[key]
+    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
+        for n, page in enumerate(np.full((4, 5, 6), 7, np.uint16)):
+            tags = [(tag, "s", 0, text, True)] if n in pages else []
+            how = {"photometric": "minisblack", "metadata": None, "compression": compression}
+            file.write(page, contiguous=False, extratags=tags, **how)
+
+    if tag == 42112:
+        with pytest.raises(UnknownFormat, match=rf"a\.tif has the attribute {key} = "):
+            Volume(tmp_path / "a.tif").probe()
+        return
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        assert np.unique(Volume(tmp_path / "a.tif").numpy()).tolist() == [7]
+    assert ["GDAL_NODATA = '-9999.25'" in str(note.message) for note in notes] == [True]
+
+
+@pytest.mark.parametrize("compression", [None, "zlib", "zstd"])
+@pytest.mark.parametrize(
+    ("shape", "how"),
+    [
+        ((1, 32, 33), {}),
+        ((1, 1, 32, 33, 3), {"photometric": "rgb"}),
+        ((3, 1, 32, 33), {"photometric": "rgb", "planarconfig": "separate"}),
+        ((3, 4, 32, 33), {"photometric": "rgb", "planarconfig": "separate"}),
+        ((3, 32, 33), {}),  # a depth that tiles do not divide
+    ],
+)
+def test_tiles_with_a_depth(tmp_path, shape, how, compression):
+    """The tiles of one plane may be deeper than it, also of colours in separate planes."""
+    array = np.random.default_rng(0).integers(0, 255, shape).astype(np.uint8)
+    how = {"photometric": "minisblack", "metadata": None, "compression": compression, **how}
+    tifffile.imwrite(tmp_path / "a.tif", array, tile=(2, 16, 16), volumetric=True, **how)
+
+    expected = tifffile.imread(tmp_path / "a.tif")
+    if how.get("planarconfig"):  # (S, Z, Y, X)
+        expected = expected.reshape(shape).transpose(0, 3, 2, 1)
+    elif shape[-1] == 3:
+        expected = expected.transpose(2, 1, 0)[..., None]
+    else:
+        expected = expected.reshape(shape).transpose(2, 1, 0)[None]
+    assert np.array_equal(Volume(tmp_path / "a.tif").numpy(), expected)
+
+
 @pytest.mark.parametrize("how", [{}, {"compression": "zlib"}, {"imagej": True}])
 @pytest.mark.parametrize(("mark", "is_warned"), [("-1", True), ("1e3", True), ("nan", False)])
 def test_missing_values_of_gdal_are_warned_of(tmp_path, how, mark, is_warned):
