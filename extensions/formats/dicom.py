@@ -326,7 +326,7 @@ def stack(
 ) -> tuple[RawHeader, list[Frame]]:
     """Return the header of a stack of frames, and the frames in order.
 
-    Where ``is_placed``, the user gave an affine: frames may lie unevenly, and those without places
+    Where ``is_placed``, the user gave an affine: distances may be uneven, and frames without places
     of their own stay in the order of the file.
     """
     frames, first = [*frames], frames[0]
@@ -349,7 +349,6 @@ def stack(
     _check_alike(frames, name)
     if not is_placed:
         _check_geometry(frames)
-        _check_distances(frames, step, name)
     columns, rows, channels = first.layout
     millimetres_in("mm", name)  # of every DICOM file
     affine = world_affine([*first.steps, step], frames[0].place or (0.0, 0.0, 0.0))
@@ -368,20 +367,6 @@ def _check_geometry(frames: Sequence[Frame]) -> None:
     elif len(frames) == 1 and vague.is_plane and not vague.thickness:
         what = f"{vague.file.name} has no SliceThickness"
         warn(f"{what}; it is taken as 1 mm thick. {do}", LikelyMistake)
-
-
-def _check_distances(frames: Sequence[Frame], step: NDArray[Any], name: str) -> None:
-    """Warn if ``SpacingBetweenSlices`` differs from the step between positions."""
-    normal = np.cross(*frames[0].steps)
-    # A tilted gantry has two distances: along the normal, and along the table.
-    apart = abs(step @ normal) / np.linalg.norm(normal), np.linalg.norm(step)
-    with_it = [one for one in frames if one.facts.get("SpacingBetweenSlices")]
-    odd = [one for one in with_it if min(abs(one.thickness / d - 1) for d in apart) > _UNEVEN]
-    if odd:
-        what = f"the slices of {name} are {apart[0]:g} mm apart by their positions, which are used"
-        other = f"SpacingBetweenSlices is {odd[0].thickness:g} mm in {odd[0].file.name}"
-        do = "Look for missing slices, or pass affine=."
-        warn(f"two-spacings: {what}; {other}. {do}", LikelyMistake)
 
 
 def _check_alike(frames: Sequence[Frame], name: str) -> None:
@@ -403,9 +388,7 @@ def _check_alike(frames: Sequence[Frame], name: str) -> None:
         warn(f"the slices of {name} differ in {key}{values_text}. {_CHOOSE}", LikelyMistake)
 
 
-def _in_order(
-    frames: Sequence[Frame], name: str, is_placed: bool
-) -> tuple[list[Frame], NDArray[np.float64]]:
+def _in_order(frames: Sequence[Frame], name: str, is_placed: bool) -> tuple[list[Frame], Any]:
     """Return frames by their place along the normal, and the step between them."""
     heights, ranks = _ranks(frames)
     count = int(ranks.max()) + 1
@@ -420,14 +403,23 @@ def _in_order(
     if away > _UNEVEN * distance and not is_placed:
         gaps = np.diff(heights[order])
         usual = float(np.sort(gaps)[(len(gaps) - 1) // 2])
-        odd = np.flatnonzero(np.abs(gaps - usual) > _UNEVEN * usual)
-        where = [f"{gaps[n]:g} mm from {_at(places[n])} to {_at(places[n + 1])}" for n in odd]
+        wide = np.flatnonzero(np.abs(gaps - usual) > _UNEVEN * usual)
+        where = [f"{gaps[n]:g} mm from {_at(places[n])} to {_at(places[n + 1])}" for n in wide]
         why = f"their corners are up to {away:g} mm off a straight line"
         if where:
             why = f"{usual:g} mm apart, but {'; '.join(where[:_MOST_NAMES])}"
         msg = f"the {count} slices of {name} are not evenly spaced: {why}."
         do = "Look for missing slices, choose those of one volume by where= or files=, or pass "
         raise BadHeader(msg, do=f"{do}affine= to read them as evenly spaced.")
+    # A tilted gantry has two distances: along the normal, and along the table.
+    apart = np.ptp(heights) / (count - 1), distance
+    with_it = [one for one in frames if one.facts.get("SpacingBetweenSlices")]
+    odd = [one for one in with_it if min(abs(one.thickness / d - 1) for d in apart) > _UNEVEN]
+    if odd and not is_placed:
+        what = f"the slices of {name} are {apart[0]:g} mm apart by their positions, which are used"
+        other = f"SpacingBetweenSlices is {odd[0].thickness:g} mm in {odd[0].file.name}"
+        do = "Look for missing slices, or pass affine=."
+        warn(f"two-spacings: {what}; {other}. {do}", LikelyMistake)
     return frames, step
 
 

@@ -79,16 +79,11 @@ _PALETTES = [
     for prefix, part in (("", "Descriptor"), ("", "Data"), ("Segmented", "Data"))
 ]
 _OF_FILE = str.split(
-    "SOPClassUID SeriesInstanceUID NumberOfFrames Rows Columns SamplesPerPixel BitsAllocated "
-    "BitsStored HighBit PixelRepresentation PhotometricInterpretation PlanarConfiguration "
+    "Rows Columns SamplesPerPixel PhotometricInterpretation PixelRepresentation BitsAllocated "
+    "BitsStored HighBit SOPClassUID SeriesInstanceUID NumberOfFrames PlanarConfiguration "
     "GridFrameOffsetVector DoseGridScaling ModalityLUTSequence SegmentationType "
     "MaximumFractionalValue SharedFunctionalGroupsSequence PerFrameFunctionalGroupsSequence "
     "ExtendedOffsetTable ExtendedOffsetTableLengths"
-)
-# pydicom requires them as well. Floats need the first four, and only some bits the last.
-_PIXEL_TAGS = str.split(
-    "Rows Columns SamplesPerPixel PhotometricInterpretation "
-    "PixelRepresentation BitsAllocated BitsStored HighBit"
 )
 _PIXEL_SIZES = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing")
 _COUNTS = {**dict.fromkeys(_PIXEL_SIZES, 2), "ImagePositionPatient": 3}
@@ -257,7 +252,8 @@ class DicomFile:
         """Refuse pixels that contradict their header, or that no reader here supports."""
         if not self.is_image:
             raise UnknownFormat(f"{self.name} is DICOM without an image ({self._kind}).")
-        keys = _PIXEL_TAGS[: 4 if self._float else 8 if self.depth < self.bits else 7]
+        # pydicom requires them as well: the first four for floats, the last for some bits only.
+        keys = _OF_FILE[: 4 if self._float else 8 if self.depth < self.bits else 7]
         absent = " and no ".join(key for key in keys if self._get(key, None) is None)
         if absent and self._at:
             do = f"Write the file again with its true {absent.replace('and no', 'and')}."
