@@ -562,7 +562,11 @@ def _layout(dataset: Any, name: str, axes: Any) -> Layout:
     if tags is None or axes is not None:
         return plain_layout(shape, name, axes)
     with library_errors(f"{_AXES} of {name} make no sense"):
-        axes = tuple(str(axis["key"]) for axis in json.loads(tags)["axes"])
+        sizes = [(str(a["key"]), a.get("resolution")) for a in json.loads(tags)["axes"]]
+    # vigra's resolution has no unit; 0 is unknown.
+    keys = [axis for axis, size in sizes if axis in {*"xyz"} and size not in (None, 0, 1)]
+    warn_of_coordinates(() if _SPACING in dataset.attrs else keys, name, "resolutions along")
+    axes = tuple(axis for axis, _ in sizes)
     refuse_other_names(labels, axes, where)
     return named_layout(shape, axes, name)
 

@@ -13,7 +13,7 @@ import reprlib
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +43,7 @@ from ...volumes.formats.chunked_backend import (
     factors_in,
     named_layout,
     refuse_conventions,
+    warn_of_coordinates,
 )
 from ...volumes.formats.raw import RawHeader, open_raw
 from ...volumes.formats.stored_file import (
@@ -98,6 +99,10 @@ class TiffImage(ChunkMap):
 _KIND = "shape dtype chunks bitspersample sampleformat compression predictor fillorder photometric"
 _KIND += " planarconfig extrasamples subsampling"
 _ORIENTATION, _PALETTE, _RESOLUTION_UNIT = 274, 320, 296
+# Tags of GeoTIFF, LSM, STK, FluoView, SEM, FEI, SIS, NIH Image and Micro-Manager.
+_SIZE_TAGS = (33550, 34264, 34412, 33628, 33629, 34361, 34118, 34680, 34682, 33560, 43314, 51123)
+# Units in an inch; pixels per inch that writers write without a meaning, and 0 for no unit.
+_PER_INCH, _USUAL = {2: 1.0, 3: 2.54, 4: 25.4, 5: 25400.0}, (0, 72, 96)
 _GDAL_METADATA, _GDAL_NODATA = 42112, 42113
 _GDAL_NEUTRAL = {"scale": 1.0, "offset": 0.0}  # roles of its items that change the values
 _IMAGEJ_NEUTRAL = {"cf": 0.0, "c0": 0.0, "c1": 1.0}  # a straight line
@@ -199,11 +204,6 @@ def _refuse_scaled(text: Any, missing: Any, name: str) -> None:
         refuse_conventions({str(item.get("role")): item.text}, name, _GDAL_NEUTRAL)
 
 
-def _refuse_calibrated(imagej: Mapping[str, Any], name: str) -> None:
-    if imagej.get("cf") != _NO_CALIBRATION:
-        refuse_conventions(imagej, name, _IMAGEJ_NEUTRAL)
-
-
 def _series_number(all_series: Sequence[Any], series: int | None, name: str) -> int:
     """Return the number of a series: the first, unless others may be parts of the same volume."""
     first: Any = all_series[0]
@@ -236,7 +236,8 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     axes = _name_axes(tuple(axis for axis, _ in between + inside))
     pages = math.prod(lead)
     _refuse_other_kinds(image, frame, name)
-    _refuse_calibrated(file.imagej_metadata or {}, name)
+    if (imagej := file.imagej_metadata or {}).get("cf") != _NO_CALIBRATION:
+        refuse_conventions(imagej, name, _IMAGEJ_NEUTRAL)
     dtype = np.dtype(frame.dtype.str).newbyteorder(file.byteorder)
     files: tuple[str, ...] = (file.filename,)
     # An OME-TIFF may say that all of its planes are in another file.
@@ -258,7 +259,7 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
             return np.frombuffer(data, dtype)
 
     else:
-        depth, inner = _segment_of(frame)
+        inner, depth = _segment_shape(frame), 1 if frame.imagedepth == 1 else None
         per_page, whole = math.prod(frame.chunked), None
         # Each segment has an offset in the tags.
         if per_page > file.filehandle.size:
@@ -283,14 +284,11 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     return TiffImage(*form, files, places, decode_segment, whole)
 
 
-def _segment_of(frame: Any) -> tuple[int, tuple[int, ...]]:
-    """Return the depth of a segment, and its shape in all axes of a page."""
+def _segment_shape(frame: Any) -> tuple[int, ...]:
     # tifffile leaves out the axis of colours that are stored in separate planes. It leaves out the
     # depth of a page of one plane, and not that of its tiles, where the other planes are padding.
-    is_flat = frame.imagedepth == 1 < frame.tiledepth
-    chunks = tuple(frame.chunks[is_flat:])
-    inner = (1,) * (len(frame.shape) - len(chunks)) + chunks
-    return 1 if is_flat else frame.tiledepth, inner
+    chunks = tuple(frame.chunks[frame.imagedepth == 1 < frame.tiledepth :])
+    return (1,) * (len(frame.shape) - len(chunks)) + chunks
 
 
 def _refuse_unused_pages(file: Any, frame: Any, name: str) -> None:
@@ -373,6 +371,8 @@ def _affine(
 ) -> tuple[float, ...]:
     """Return the affine of a level: voxels of all levels cover the same place."""
     spacing = _spacing(file, series, finest, name)
+    if spacing is None:
+        warn_of_coordinates(_unread_sizes(file, series), name, "resolutions in")
     if spacing is None and finest == shape:
         return IDENTITY
     steps, spaces = np.divide(finest, shape), np.array(spacing or (1.0, 1.0, 1.0))
@@ -398,6 +398,18 @@ def _spacing(
     except (ElementTree.ParseError, ValueError, TypeError, ZeroDivisionError) as error:
         raise BadHeader(f"the spacing in {name} makes no sense: {error}.", do=_AFFINE) from error
     return None
+
+
+def _unread_sizes(file: Any, series: int) -> list[str]:
+    """Return the names of metadata that give sizes of pixels, other than OME's and ImageJ's."""
+    page = file.series[series].keyframe
+    names = [tag.name for tag in page.tags if tag.code in _SIZE_TAGS]
+    has_spacing = any("spacing" in each for each in file.shaped_metadata or ())
+    names += ["tifffile's spacing"] * has_spacing
+    x, y = page.get_resolution()
+    pixels = x * _PER_INCH.get(page.tags.valueof(_RESOLUTION_UNIT, 2), 0)
+    is_usual = x == y and (x == 1 or any(math.isclose(pixels, n, rel_tol=0.02) for n in _USUAL))
+    return names if is_usual else [*names, "XResolution and YResolution"]
 
 
 def _ome_spacing(

@@ -649,6 +649,36 @@ def test_labels_that_differ_from_the_axistags(tmp_path, names):
 
 
 @pytest.mark.parametrize(
+    ("sizes", "names"),
+    [
+        ({"z": 3.0, "y": 0.5, "x": 0.5}, "z, y, x"),
+        ({"z": 4.0, "y": 1.0, "x": 1.0}, "z"),
+        ({"z": 0.0, "y": 0.0, "x": 0.0, "c": 5.0}, ""),  # vigra's default: unknown
+        ({"z": 1.0, "y": 1, "x": 1}, ""),
+        ({}, ""),
+    ],
+)
+@pytest.mark.parametrize("has_size", [False, True])
+def test_a_resolution_in_the_axistags(tmp_path, sizes, names, has_size):
+    """It has no unit and is not read, which is warned of; `element_size_um` counts before it."""
+    axes = [{"key": key, "resolution": sizes.get(key, 0.0), "typeFlags": 2} for key in "zyxc"]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("raw", data=numbered((3, 4, 5, 2)))
+        dataset.attrs["axistags"] = json.dumps({"axes": axes})
+        if has_size:
+            dataset.attrs["element_size_um"] = [3000, 1000, 1000]
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        spacing = Volume(tmp_path / "a.h5").spacing
+        _ = Volume(tmp_path / "a.h5", affine=np.eye(4)).shape
+    assert spacing == pytest.approx((1, 1, 3) if has_size else (1, 1, 1))
+    texts = [str(note.message) for note in notes]
+    is_warned = bool(names) and not has_size
+    assert [f"resolutions along {names}, which" in text for text in texts] == [True] * is_warned
+
+
+@pytest.mark.parametrize(
     "form", ["numbers", "no variable", "other length", "time", "element_size_um"]
 )
 @pytest.mark.parametrize("chunks", [None, (1, 3, 4)])

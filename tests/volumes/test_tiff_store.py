@@ -581,6 +581,44 @@ def test_a_later_page_with_metadata_of_gdal(tmp_path, key, pages, compression):
     assert ["GDAL_NODATA = '-9999.25'" in str(note.message) for note in notes] == [True]
 
 
+GEO = [(33550, "d", 3, (0.5, 0.5, 0.0), True), (33922, "d", 6, (0, 0, 0, 10, 20, 0), True)]
+
+
+@pytest.mark.parametrize(
+    ("how", "names"),
+    [
+        ({"resolution": (100, 100), "resolutionunit": "CENTIMETER"}, "XResolution and YResolution"),
+        ({"resolution": (2540, 2540), "resolutionunit": "INCH"}, "XResolution and YResolution"),
+        ({"resolution": (72, 96), "resolutionunit": "INCH"}, "XResolution and YResolution"),
+        ({"resolution": (2, 1), "resolutionunit": "NONE"}, "XResolution and YResolution"),
+        ({"extratags": GEO}, "ModelPixelScaleTag"),
+        ({"metadata": {"spacing": 3.0}}, "tifffile's spacing"),
+        ({"ome": True, "resolution": (100, 100), "resolutionunit": 3}, "XResolution and YRes"),
+        ({}, ""),
+        ({"resolution": (72, 72), "resolutionunit": "INCH"}, ""),
+        ({"resolution": (96, 96), "resolutionunit": "INCH"}, ""),
+        ({"resolution": (28, 28), "resolutionunit": "CENTIMETER"}, ""),  # 72 per inch, rounded
+        ({"resolution": (1, 1), "resolutionunit": "CENTIMETER"}, ""),
+        ({"resolution": (5, 5), "resolutionunit": "NONE"}, ""),
+        ({"imagej": True, "resolution": (2, 2), "metadata": {"unit": "mm", "spacing": 0.5}}, ""),
+    ],
+)
+def test_sizes_in_tags_are_warned_of(tmp_path, how, names):
+    """They are not read: their meaning depends on the writer; OME and ImageJ count before them."""
+    how = {"photometric": "minisblack", "metadata": None if names != "" else {}, **how}
+    if how.get("ome"):
+        how["metadata"] = {"axes": "ZYX"}
+    tifffile.imwrite(tmp_path / "a.tif", numbered((2, 5, 6), np.uint8), **how)
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        spacing = Volume(tmp_path / "a.tif").spacing
+        _ = Volume(tmp_path / "a.tif", affine=np.eye(4)).shape
+    assert spacing == ((0.5,) * 3 if "imagej" in how else (1, 1, 1))
+    texts = [str(note.message) for note in notes]
+    assert [f"a.tif has resolutions in {names}" in text for text in texts] == [True] * bool(names)
+
+
 @pytest.mark.parametrize("compression", [None, "zlib", "zstd"])
 @pytest.mark.parametrize(
     ("shape", "how"),

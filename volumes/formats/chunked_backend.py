@@ -181,10 +181,10 @@ def refuse_other_names(names: Sequence[Any], axes: Sequence[str], name: str) -> 
         raise BadHeader(f"{msg}{', '.join(map(str, names))}.", do=do)
 
 
-def warn_of_coordinates(axes: Sequence[Any], name: str) -> None:
-    """Warn of stored coordinates of voxels along some axes, which are not read."""
-    if axes and not PLACEMENT.get().has_affine:
-        msg = f"coordinates: {name} has coordinates along {', '.join(map(str, axes))}, which are "
+def warn_of_coordinates(keys: Sequence[Any], name: str, what: str = "coordinates along") -> None:
+    """Warn of places or sizes of voxels, along some axes or in some tags, which are not read."""
+    if keys and not PLACEMENT.get().has_affine:
+        msg = f"{what.split()[0]}: {name} has {what} {', '.join(map(str, keys))}, which are "
         do = "Pass affine= to place the voxels."
         warn(f"{msg}not read: its spacing is 1 mm. {do}", LikelyMistake)
 
