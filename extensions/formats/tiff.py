@@ -404,8 +404,7 @@ def _unread_sizes(file: Any, series: int) -> list[str]:
     """Return the names of metadata that give sizes of pixels, other than OME's and ImageJ's."""
     page = file.series[series].keyframe
     names = [tag.name for tag in page.tags if tag.code in _SIZE_TAGS]
-    has_spacing = any("spacing" in each for each in file.shaped_metadata or ())
-    names += ["tifffile's spacing"] * has_spacing
+    names += ["tifffile's spacing"] * any("spacing" in one for one in file.shaped_metadata or ())
     x, y = page.get_resolution()
     pixels = x * _PER_INCH.get(page.tags.valueof(_RESOLUTION_UNIT, 2), 0)
     is_usual = x == y and (x == 1 or any(math.isclose(pixels, n, rel_tol=0.02) for n in _USUAL))
