@@ -414,12 +414,11 @@ def _in_order(frames: Sequence[Frame], name: str, is_placed: bool) -> tuple[list
     # A tilted gantry has two distances: along the normal, and along the table.
     apart = np.ptp(heights) / (count - 1), distance
     with_it = [one for one in frames if one.facts.get("SpacingBetweenSlices")]
-    odd = [one for one in with_it if min(abs(one.thickness / d - 1) for d in apart) > _UNEVEN]
+    odd = [one for one in with_it if min(abs(abs(one.thickness) / d - 1) for d in apart) > _UNEVEN]
     if odd and not is_placed:
         what = f"the slices of {name} are {apart[0]:g} mm apart by their positions, which are used"
         other = f"SpacingBetweenSlices is {odd[0].thickness:g} mm in {odd[0].file.name}"
-        do = "Look for missing slices, or pass affine=."
-        warn(f"two-spacings: {what}; {other}. {do}", LikelyMistake)
+        warn(f"two-spacings: {what}; {other}. Look for missing slices.", LikelyMistake)
     return frames, step
 
 

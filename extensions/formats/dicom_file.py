@@ -36,7 +36,6 @@ _CODECS = ("4.50", "4.51", "4.57", "4.70", "4.80", "4.81", "4.90", "4.91", "5")
 _WIDEST_CODE = 16  # bits: SimpleITK decodes more to other numbers.
 # The start of a code, markers of a frame in it, and the bytes of JPEG 2000 before its precision.
 _JPEG, _JPEG_2000, _SIZES_BEFORE = b"\xff\xd8", b"\xff\x4f\xff\x51", 42
-_CODE_STARTS = (_JPEG + b"\xff", _JPEG_2000)
 _FRAME_MARKERS = {*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC}
 _ITEM, _DELIMITER = b"\xfe\xff\x00\xe0", b"\xfe\xff\xdd\xe0"
 # Bytes of a deflated file that hold its header elements.
@@ -218,7 +217,7 @@ class DicomFile:
             item, there = int.from_bytes(data[at + 4 : at + 8], "little"), len(data) - at - 8
             if data[at : at + 4] != _ITEM or item > there:
                 return self._short(f"{item} bytes of a compressed frame", there)
-            is_code = is_run or data[at + 8 : at + 12].startswith(_CODE_STARTS)
+            is_code = is_run or data[at + 8 : at + 12].startswith((_JPEG + b"\xff", _JPEG_2000))
             starts += at > self._at and is_code
             at += 8 + item
         more = starts > self.count

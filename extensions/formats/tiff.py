@@ -103,7 +103,7 @@ _ORIENTATION, _PALETTE, _RESOLUTION_UNIT = 274, 320, 296
 _SIZE_TAGS = (33550, 34264, 34412, 33628, 33629, 34361, 34118, 34680, 34682, 33560, 43314, 51123)
 # Units in an inch; pixels per inch that writers write without a meaning, and 0 for no unit.
 _PER_INCH, _USUAL = {2: 1.0, 3: 2.54, 4: 25.4, 5: 25400.0}, (0, 72, 96)
-_GDAL_METADATA, _GDAL_NODATA = 42112, 42113
+_GDAL_TAGS = (42112, 42113)  # metadata, and the number of missing voxels
 _GDAL_NEUTRAL = {"scale": 1.0, "offset": 0.0}  # roles of its items that change the values
 _IMAGEJ_NEUTRAL = {"cf": 0.0, "c0": 0.0, "c1": 1.0}  # a straight line
 _NO_CALIBRATION = 20  # ImageJ's function of values without a calibration
@@ -165,7 +165,8 @@ def _tags_of_pages(pages: Any, first: Any) -> Iterator[tuple[int, bytes | None]]
 def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
     # tifffile takes the tags of the first page for those of all. Parsing those of 3,000 pages takes
     # ten times as long as the rest of opening: equal bytes are parsed once.
-    kind_of_first, equal, gdal = _kind_of(first), set[bytes | None](), {_gdal_of(first): None}
+    kind_of_first, equal = _kind_of(first), set[bytes | None]()
+    gdal: dict[Any, None] = {tuple(map(first.tags.valueof, _GDAL_TAGS)): None}
     if kind_of_first["orientation"] != 1:
         what = f"{name} says that its pages are turned: orientation {kind_of_first['orientation']}."
         raise UnknownFormat(what, do="Write it with orientation 1, or pass reader=.")
@@ -181,19 +182,15 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
         with closing(handle) if is_closed else nullcontext():
             page = page.aspage()
             kind = _kind_of(page)
-            gdal[_gdal_of(page)] = None
+            gdal[tuple(map(page.tags.valueof, _GDAL_TAGS))] = None
         for key, value in kind.items():
             if value != kind_of_first[key]:
                 one, two = (_SHORT.repr(getattr(v, "name", v)) for v in (value, kind_of_first[key]))
                 what = f"page {page.index} of {name} differs from page {first.index} in {key}"
                 do = "Write all pages alike. Where they are several images, give series=."
                 raise UnknownFormat(f"{what}: {one}, not {two}.", do=do)
-    for texts in gdal:
-        _refuse_scaled(*texts, name)
-
-
-def _gdal_of(page: Any) -> tuple[Any, Any]:
-    return page.tags.valueof(_GDAL_METADATA), page.tags.valueof(_GDAL_NODATA)
+    for text, missing in gdal:
+        _refuse_scaled(text, missing, name)
 
 
 def _refuse_scaled(text: Any, missing: Any, name: str) -> None:

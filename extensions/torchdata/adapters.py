@@ -37,8 +37,7 @@ class Shuffle(Adapter):
         def switch(old: Pipe, new: Any) -> Pipe:
             if hasattr(type(old), "set_shuffle") and hasattr(type(old), "set_seed"):
                 new = copy.copy(new).set_shuffle(shuffle=self.enable)
-                became = f"shuffles: {self.enable}"
-                changes.append(Change("shuffle", describe(old), became=became))
+                changes.append(Change("shuffle", describe(old), became=f"shuffles: {self.enable}"))
             return new  # type: ignore[no-any-return]
 
         sink: Any = rebuild(pipe, switch)

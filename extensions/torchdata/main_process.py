@@ -136,8 +136,7 @@ class FullSync(MainProcess, RunningAhead, SameLength, form="fullsync"):
         self.fresh()
 
     def fresh(self) -> None:
-        self._ahead = None
-        self._barrier = None
+        self._ahead = self._barrier = None
 
     def __iter__(self) -> Iterator[Any]:
         if not dist.is_initialized():

@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, ClassVar
 
 import numpy as np
@@ -159,10 +160,8 @@ class JsonParser(PerItem, form="parse_json_files"):
 
     def apply(self, item: Any) -> tuple[str, Any]:
         name, stream = named_stream(self, item)
-        try:
+        with closing(stream):
             data = stream.read()
-        finally:
-            stream.close()
         try:
             return name, json.loads(data, **self.kwargs)
         except (ValueError, RecursionError) as error:
@@ -367,9 +366,7 @@ def shards(pattern: str) -> Iterator[str]:
     if len(low) < len(high) and low.startswith("0") and low != "0":
         msg = f"shard_expand: low bound must not start with 0 if it is shorter, got {match[0]}"
         raise ValueError(msg)
-    if len(low) > len(high):
-        raise ValueError(f"shard_expand: low bound must be shorter than high bound, got {match[0]}")
-    if int(low) > int(high):
+    if len(low) > len(high) or int(low) > int(high):
         raise ValueError(f"shard_expand: bad range in shard spec {pattern}")
     # As many digits as both bounds have, if the lower one shows its zeros.
     digits = len(low) if len(low) == len(high) and low.startswith("0") else 1
