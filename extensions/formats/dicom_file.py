@@ -205,7 +205,7 @@ class DicomFile:
         return default if value is None or value == "" else value
 
     def _short(self, what: str, there: int) -> TruncatedVolume:
-        return TruncatedVolume(f"{self.name} speaks of {what}, and holds {max(there, 0)} of them.")
+        return TruncatedVolume(f"{self.name} declares {what}, and holds {max(there, 0)} of them.")
 
     def _other_than_said(self, data: Any) -> VolumeError | None:
         at, there = self._at, len(data) - self._at
