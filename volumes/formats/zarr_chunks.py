@@ -165,8 +165,8 @@ class ShardedChunks(ChunkMap):
         numbers = [*dict.fromkeys(number.tolist())]
         with self._lock:
             hits = {n: self._tables[n] for n in numbers if n in self._tables}
-            if (stamp_of := self._stamp_of) is not None:
-                hits = {n: hit for n, hit in hits.items() if self._is_as_read(n, stamp_of(hit[0]))}
+        if (stamp_of := self._stamp_of) is not None:
+            hits = {n: hit for n, hit in hits.items() if self._is_as_read(n, hit, stamp_of)}
         unknown: dict[str, tuple[int, Any]] = {}
         if len(hits) < len(numbers):
             by_number = dict(zip(number.tolist(), shards.tolist(), strict=True))
@@ -204,12 +204,13 @@ class ShardedChunks(ChunkMap):
 
         return Lookup([ReadRange(key, *span) for key in unknown], places, extents)
 
-    def _is_as_read(self, shard: int, stamp: Any) -> bool:
-        """Whether a known shard has a stamp; raise ``VolumeChanged`` if it was removed."""
-        key, index = self._tables[shard]
-        before = None if index is None else (*index[0].tolist(),)
+    def _is_as_read(self, shard: int, hit: Any, stamp_of: Callable[[str], Any]) -> bool:
+        """Whether a shard has the stamp in its index; raise ``VolumeChanged`` if it was removed."""
+        key, index = hit
+        stamp, before = stamp_of(key), None if index is None else (*index[0].tolist(),)
         if stamp is None and before:
-            del self._tables[shard]
+            with self._lock:
+                self._tables.pop(shard, None)
             msg = f"the shard {key} of {self._store.name} was removed since it was read."
             raise VolumeChanged(msg, do="Read it again: a missing shard has the fill value.")
         return bool(stamp == before)
