@@ -85,11 +85,8 @@ class LRUCache(Generic[V]):
 
         None is not cached. If ``make`` raises, one of the waiting threads calls its own.
         """
-        with self._acts, self._lock:
-            value = self._values.get(key)
-            if value is not None:
-                self._values.move_to_end(key)
-                return value
+        if (value := self.get(key)) is not None:
+            return value
         with self._alone(key):
             value = self.get(key)
             if value is None:

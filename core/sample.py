@@ -179,8 +179,4 @@ def to_jsonable(value: Any) -> Any:
         return [*value] if _PLAIN.issuperset(map(type, value)) else [*map(to_jsonable, value)]
     if type(value) is dict or isinstance(value, Mapping):
         return {k: v if type(v) in _PLAIN else to_jsonable(v) for k, v in value.items()}
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    return value
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value

@@ -11,6 +11,7 @@ import uuid
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,6 @@ class LocatedSource:
 
     def open(self) -> Backend:
         """Open the location with the first backend that recognises it."""
-        return self._open() if self.path else read_anew(self._open)
-
-    def _open(self) -> Backend:
         remote = None if self.path else self.location
         request = self.options.request(
             path=Path(self.path) if self.path else None,
@@ -122,27 +120,12 @@ class LocatedSource:
         # Taken before opening, so that later writes are detected.
         is_foreign = self.options.reader is not None or BEFORE or AFTER
         first_version = _version_at(self.path) if self.path and is_foreign else None
-        has_affine, units = self.options.affine is not None, set[str]()
-        with holding(PLACEMENT, Placement(has_affine, units)):
-            backend = resolve_backend(request)
+        read = partial(placed_backend, request, self.name)
+        backend = read() if self.path else read_anew(read)
         if backend is not None:
-            ours: Backend = backend
-            if not isinstance(backend, Backend):  # of TorchIO's kind
-                try:
-                    ours = with_affine(ForeignBackend(backend, self.name), request)
-                except Exception as error:
-                    raise reader_error(error, backend, "opening", self.name)  # noqa: B904
-            ours.name = ours.name or self.name
-            if not has_affine:
-                header, what = ours.header, f"the affine of {self.name}"
-                affine = invertible_affine(header.affine, header.shape[1:], what)
-                ours.header = replace(header, affine=affine)
-            if units and not has_affine:
-                unit = units.pop() if len(units) == 1 else UNIT
-                ours.header = replace(ours.header, file_unit=unit)
-            if type(ours).is_current is Backend.is_current:
-                ours.first_version = first_version
-            return ours
+            if type(backend).is_current is Backend.is_current:
+                backend.first_version = first_version
+            return backend
         if self.path and not os.path.exists(self.path):
             raise VolumeNotFound(f"there is no file {self.path}.", do=path_hint(self.path))
         if self.path and os.path.isdir(self.path):
@@ -156,6 +139,28 @@ class LocatedSource:
         if not self.path:
             check_base(self.location, self.options.storage_options)
         raise unknown_format(self.name, registered_names())
+
+
+def placed_backend(request: BackendRequest, name: str) -> Backend | None:
+    """Return the backend of a request, with a sound affine; None if no backend recognises it."""
+    has_affine, units = vars(request)["affine"] is not None, set[str]()
+    with holding(PLACEMENT, Placement(has_affine, units)):
+        backend = resolve_backend(request)
+    if backend is None:
+        return None
+    ours: Backend = backend
+    if not isinstance(backend, Backend):  # of TorchIO's kind
+        try:
+            ours = with_affine(ForeignBackend(backend, name), request)
+        except Exception as error:
+            raise reader_error(error, backend, "opening", name)  # noqa: B904
+    ours.name = ours.name or name
+    if not has_affine:
+        header, noun = ours.header, f"the affine of {name}"
+        affine = invertible_affine(header.affine, header.shape[1:], noun)
+        unit = units.pop() if len(units) == 1 else UNIT if units else header.file_unit
+        ours.header = replace(header, affine=affine, file_unit=unit)
+    return ours
 
 
 def _version_at(path: str) -> LocalStoredFile | FolderVersion | None:

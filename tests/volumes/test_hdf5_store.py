@@ -679,6 +679,29 @@ def test_a_resolution_in_the_axistags(tmp_path, sizes, names, has_size):
 
 
 @pytest.mark.parametrize(
+    ("attributes", "spacing", "is_warned"),
+    [
+        ({"resolution": [40.0, 4.0, 4.0]}, (1, 1, 1), True),  # of CREMI, in nanometres
+        ({"spacing": [3, 1, 1]}, (1, 1, 1), True),
+        ({"resolution": [40.0, 4.0, 4.0], "element_size_um": [3000, 1000, 1000]}, (3, 1, 1), False),
+        ({"resolution": [1, 1, 1]}, (1, 1, 1), False),
+    ],
+)
+def test_places_in_attributes(tmp_path, attributes, spacing, is_warned):
+    """Sizes that other programs write are warned of, until ``affine=`` is given."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("raw", data=numbered((3, 4, 5))).attrs.update(attributes)
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        assert Volume(tmp_path / "a.h5").spacing == pytest.approx(spacing)
+        assert Volume(tmp_path / "a.h5", affine=np.diag([4, 4, 40, 1])).spacing == (4, 4, 40)
+
+    texts = [str(note.message) for note in notes]
+    assert [f"attributes {next(iter(attributes))}, which" in t for t in texts] == [True] * is_warned
+
+
+@pytest.mark.parametrize(
     "form", ["numbers", "no variable", "other length", "time", "element_size_um"]
 )
 @pytest.mark.parametrize("chunks", [None, (1, 3, 4)])

@@ -865,6 +865,58 @@ def test_numbers_that_xarray_reads_as_missing(tmp_path, key, value, dtype, is_wa
 
 
 @pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("way", ["path", "object"])
+@pytest.mark.parametrize(
+    ("attributes", "names"),
+    [
+        ({"resolution": [40, 4, 4], "offset": [0, 80, 0]}, "resolution, offset"),  # of Daisy
+        ({"pixelResolution": {"dimensions": [4, 4, 40], "unit": "nm"}}, "pixelResolution"),  # of N5
+        ({"voxel_size": 0.5}, "voxel_size"),
+        ({"resolution": [1, 1, 1], "offset": [0, 0, 0], "name": "raw"}, ""),
+    ],
+)
+def test_places_in_attributes(tmp_path, version, way, attributes, names):
+    """Sizes and offsets of other programs are warned of, until ``affine=`` is given."""
+    array = zarr.create_array(
+        tmp_path / "a.zarr", shape=(2, 3, 4), dtype="u1", zarr_format=version, attributes=attributes
+    )
+    array[:] = 1
+    source = tmp_path / "a.zarr" if way == "path" else array
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        assert Volume(source).spacing == (1, 1, 1)
+        assert Volume(source, affine=np.diag([4.0, 4, 40, 1])).spacing == (4, 4, 40)
+
+    texts = [str(note.message) for note in notes]
+    assert [f"has attributes {names}, which are not read" in text for text in texts] == [
+        True
+    ] * bool(names)
+
+
+@pytest.mark.parametrize("way", ["path", "object"])
+@pytest.mark.parametrize("step", [2.0, 0.0])
+def test_units_and_steps_of_an_open_group(tmp_path, way, step):
+    """A group of zarr-python has the unit of its file, and takes ``affine=`` for nonsense."""
+    axes = [{"name": axis, "type": "space", "unit": "micrometer"} for axis in "zyx"]
+    scale = [{"type": "scale", "scale": [step, 1.0, 1.0]}]
+    levels = [{"path": "0", "coordinateTransformations": scale}]
+    group = zarr.create_group(tmp_path / "a.ome.zarr")
+    group.create_array("0", shape=(2, 3, 4), dtype="u1")[:] = 1
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": levels}]}
+    source = group if way == "object" else tmp_path / "a.ome.zarr"
+
+    if step:
+        volume = Volume(source)
+        volume.probe()
+        assert "1 x 1 x 2 um" in str(volume)
+    else:
+        with pytest.raises(BadHeader, match=r"above 0.*\n.*affine="):
+            _ = Volume(source).spacing
+    assert Volume(source, affine=np.diag([4.0, 4, 40, 1])).spacing == (4, 4, 40)
+
+
+@pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("group", ["", "deep/"])
 def test_coordinates_of_xarray(tmp_path, version, group):
     """The spacing that xarray stores as arrays is warned of, until ``affine=`` is given."""

@@ -186,7 +186,7 @@ def warn_of_coordinates(keys: Sequence[Any], name: str, what: str = "coordinates
     if keys and not PLACEMENT.get().has_affine:
         msg = f"{what.split()[0]}: {name} has {what} {', '.join(map(str, keys))}, which are "
         do = "Pass affine= to place the voxels."
-        warn(f"{msg}not read: its spacing is 1 mm. {do}", LikelyMistake)
+        warn(f"{msg}not read: without other sizes, voxels are 1 mm wide. {do}", LikelyMistake)
 
 
 def check_axes(axes: Any, shape: Sequence[int], name: str) -> str:
@@ -247,12 +247,17 @@ def check_chunk_bytes(size: int, name: str) -> None:
 _NEUTRAL = {"scale_factor": 1.0, "add_offset": 0.0, "_Unsigned": "false"}
 # Those that mark numbers as missing, and NaN as text and as xarray writes it in zarr v3.
 _MISSING, _NANS = ("_FillValue", "missing_value", "GDAL_NODATA"), ("nan", "aaaaaaaa+h8=")
+# By which other programs place an array; their units are not named. In HDF5 this one is read.
+_PLACES, _READ = "resolution voxel_size spacing pixelResolution offset transform", "element_size_um"
 
 
 def refuse_conventions(
     attributes: Mapping[str, Any], name: str, neutral_values: Mapping[str, Any] = _NEUTRAL
 ) -> None:
-    """Raise ``UnknownFormat`` for attributes that change stored values; warn of missing ones."""
+    """Raise ``UnknownFormat`` for attributes that change values; warn of others that are unread."""
+    places = [] if _READ in attributes else [k for k in _PLACES.split() if k in attributes]
+    unread = [k for k in places if any(n not in (0, 1) for n in np.ravel(attributes[k]).tolist())]
+    warn_of_coordinates(unread, name, "attributes")
     for key in filter(attributes.__contains__, neutral_values):
         value, neutral = np.asarray(attributes[key]), neutral_values[key]
         try:

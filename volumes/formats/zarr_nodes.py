@@ -36,11 +36,11 @@ from ...core.sample import parse_json
 from ...core.validate import MILLIMETRES, unit_word
 from ...storage.ranges import RangeStore
 from ..array_source import INLINE_BYTES, original, remember, share_array
-from ..backend import Backend, ForeignBackend
+from ..backend import Backend
 from ..header import IDENTITY, PLACEMENT, affine_entries, affine_matrix
-from ..registry import registered_names, resolve_backend
+from ..registry import registered_names
 from ..session import SESSION
-from ..source import LocatedSource, Options
+from ..source import LocatedSource, Options, placed_backend
 from .chunked_backend import (
     AXES_BY_NAME,
     NO_LENGTHS,
@@ -477,9 +477,7 @@ def is_node(thing: Any) -> bool:
 
 def place_of(thing: Any) -> tuple[Any, str]:
     """Return the store of an array, group or store, and the path in it."""
-    if not is_node(thing):
-        return thing, ""
-    return thing.store, thing.path
+    return (thing.store, thing.path) if is_node(thing) else (thing, "")
 
 
 class ZarrSource:
@@ -503,13 +501,11 @@ class ZarrSource:
         _FORK.refuse(place_of(thing)[0], self.name)
         if path:
             thing = open_store_node(thing, path)
-        backend = resolve_backend(self.options.request(zarr_store=thing, source=thing))
+        backend = placed_backend(self.options.request(zarr_store=thing, source=thing), self.name)
         if backend is None:
             what = f"no backend opens a {self.name}. Backends: {', '.join(registered_names())}."
             raise UnknownFormat(what, do="Register one, or give a path.")
-        ours = backend if isinstance(backend, Backend) else ForeignBackend(backend, self.name)
-        ours.name = ours.name or self.name
-        return ours
+        return backend
 
     def part_of(self, content: str) -> str:
         return LocatedSource("", self.options, token=self.token).part_of(content)
