@@ -65,10 +65,9 @@ class ChangedPatch:
 
     def provenance(self) -> dict[str, Any]:
         """Return file, region, matrix and affine as of a patch; there is no plan."""
-        before = dict(self.patch.provenance())
-        before.pop("plan", None)
-        of_volume = original_affine(before)
-        entries = {**before, "changed_by": self.changed_by}
+        entries = {**self.patch.provenance(), "changed_by": self.changed_by}
+        entries.pop("plan", None)
+        of_volume = original_affine(entries)
         if self.affine is None or of_volume is None:
             return {k: v for k, v in entries.items() if k not in ("affine", "matrix")}
         matrix = np.linalg.solve(of_volume, self.affine)

@@ -127,9 +127,8 @@ class FromNNUNet(CaseFinder):
             msg = f"images{split} of {public_name(self.location)} has no file that ends in {end}"
             do = f"It has {few_names(places) or 'none'}: write their suffix as file_ending into "
             raise VolumeNotFound(msg, do=f"{do}dataset.json.")
-        labels: dict[str, str] = {}
-        if split == "Tr":
-            labels = _files(_below(self.location, "labelsTr"), end, self.storage_options)
+        place = _below(self.location, "labelsTr")
+        labels = _files(place, end, self.storage_options) if split == "Tr" else {}
         channels: dict[str, list[str]] = {}
         for name in sorted(images):
             case, mark, number = name.rpartition("_")
@@ -338,18 +337,15 @@ class FromBids(CaseFinder):
         ranks: dict[int, list[str]] = {}
         for name in names:
             entities = dict(_ENTITY.findall(plain_name(name)))
-            if all(k not in entities or _is_same(entities[k], v) for k, v in self.where.items()):
-                rank = sum(k in entities for k in self.where)
-                ranks.setdefault(rank, []).append(name)
+            pairs = [(entities[k], v) for k, v in self.where.items() if k in entities]
+            if all(_index(one) == _index(other) for one, other in pairs):
+                ranks.setdefault(len(pairs), []).append(name)
         return ranks[max(ranks)] if ranks else []
 
 
-def _is_same(one: str, other: str | None) -> bool:
-    """Whether two values of an entity are one: BIDS pads indices with zeros as it likes."""
-    if other is None:
-        return False
-    both_count = one.isdecimal() and other.isdecimal()
-    return int(one) == int(other) if both_count else one == other
+def _index(value: str | None) -> str | int | None:
+    """Return a value of an entity, an index as a number: BIDS pads it with zeros as it likes."""
+    return int(value) if value and value.isdecimal() else value
 
 
 class FromDicom(CaseFinder):

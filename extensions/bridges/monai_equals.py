@@ -241,8 +241,7 @@ def _backward(radians: Sequence[Any]) -> Any:
 
 def _orientation(t: Any) -> EqualPipe | None:
     inner = t.ornt_transform
-    labels = inner.labels or _LETTERS
-    if [tuple(pair) for pair in labels] != _LETTERS:
+    if [tuple(pair) for pair in inner.labels or _LETTERS] != _LETTERS:
         return None
     codes = {} if inner.as_closest_canonical else {"axcodes": inner.axcodes}
     return _moves("orientation", **codes)

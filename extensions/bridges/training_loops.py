@@ -218,13 +218,11 @@ class VoxpipeDataModule:
 
     def teardown(self, stage: str) -> None:
         """Close the loaders of a stage of Lightning's: fit, validate, test or predict."""
-        for one in {"fit": ("train", "val"), "validate": ("val",)}.get(stage, (stage,)):
-            self._close(one)
+        self._close(*{"fit": ("train", "val"), "validate": ("val",)}.get(stage, (stage,)))
 
     def on_exception(self, exception: BaseException) -> None:
         """Close all loaders."""
-        for stage in _STAGES:
-            self._close(stage)
+        self._close(*_STAGES)
 
     def _leave_out_stages(self) -> None:
         """Show Lightning no loader for a stage without a chain: it warns of an empty list."""
@@ -245,8 +243,8 @@ class VoxpipeDataModule:
         ]
         return loaders if several else loaders[0]
 
-    def _close(self, stage: str) -> None:
-        for loader in self._loaders.pop(stage, ()):
+    def _close(self, *stages: str) -> None:
+        for loader in (one for stage in stages for one in self._loaders.pop(stage, ())):
             loader.shutdown()
 
     def _service(self, stage: str) -> ReadingService | None:

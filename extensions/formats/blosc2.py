@@ -317,8 +317,7 @@ class RemoteBlosc2(FilesBackend):
                     do = "Raise its limit (ulimit -f), or copy the file to a local disk."
                     raise CacheTooSmall(f"{msg} write files as long.", do=do)
                 try:
-                    local = LocalStoredFile(raw.name, self.name)
-                    backend = Blosc2Backend(local, self._axes)
+                    backend = Blosc2Backend(LocalStoredFile(raw.name, self.name), self._axes)
                 except VolumeNotFound:
                     if attempt + 1 < _ATTEMPTS:
                         continue

@@ -191,20 +191,16 @@ def open_dicom(
                 raise VolumeChanged(f"{file.name} was written again since its header was read.")
             for number, plane in DicomFile(file).planes(places[file.path]):
                 k, frame = places[file.path][number]
+                if frame.scale != (1.0, 0.0):
+                    slope, intercept = frame.scale
+                    plane = plane.astype(np.float64) * slope + intercept
                 raw.seek(k * size)
-                raw.write(_values(plane, frame, fields.dtype).tobytes())
+                raw.write(plane.astype(fields.dtype).tobytes())
 
     IO_COUNTERS.count(headers=len(sources))
     backend = LocalRaw(fields, sources, name, write)
     backend.folder = folder  # a slice may be added or removed
     return backend
-
-
-def _values(plane: NDArray[Any], frame: Frame, dtype: np.dtype[Any]) -> NDArray[Any]:
-    if frame.scale == (1.0, 0.0):
-        return plane.astype(dtype)
-    slope, intercept = frame.scale
-    return (plane.astype(np.float64) * slope + intercept).astype(dtype)
 
 
 def _of_series(
@@ -470,8 +466,7 @@ def series_below(
 ) -> tuple[list[tuple[str, dict[str, Any], dict[str, str]]], list[VolumeError]]:
     """Return folder, options of ``Volume`` and facts of each volume below, and all errors.
 
-    Several folders may hold the slices of one volume. ``where`` separates
-    several volumes of a series.
+    Several folders may hold the slices of one volume. ``where`` separates volumes of one series.
     """
     series: dict[str, dict[str, list[Frame]]] = {}
     errors: list[VolumeError] = []

@@ -160,9 +160,8 @@ class DicomFile:
         self.syntax, start = str(meta.get("TransferSyntaxUID", "")), data.tell()
         body, size = data, len(data)
         if self.syntax == _DEFLATE:
-            self._deflated_at, body = start, BytesIO(_inflate(data[start:], _MOST_HEADER_BYTES))
-            size = body.seek(0, os.SEEK_END)
-            body.seek(0)
+            content = _inflate(data[start:], _MOST_HEADER_BYTES)
+            self._deflated_at, body, size = start, BytesIO(content), len(content)
 
         def stop(tag: int, kind: str | None, length: int) -> bool:
             at = body.tell()

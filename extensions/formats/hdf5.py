@@ -13,7 +13,7 @@ import re
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -91,6 +91,7 @@ class Reach:
     name: str
     folder: Folder | None = None  # the files that they may lead to; None for all regular ones
     paths: dict[str, None] = field(default_factory=dict)  # all files on the way
+    is_remote: bool = False  # whether none is followed: HDF5 would open it on the local disk
 
     def note(self, path: str) -> None:
         """Remember a file: its change may change the voxels."""
@@ -102,6 +103,8 @@ class Reach:
 
     def check(self, path: str, reference: str) -> None:
         """Raise ``LeadsOutside`` for a file outside the folder, ``BadHeader`` for a pipe in it."""
+        if self.is_remote:
+            raise _in_other_files(self.name)
         self.note(path)
         if self.folder is not None:
             self.folder.check(path, f"{self.name}, which names {shorten(reference)},")
@@ -437,7 +440,7 @@ def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDat
         others = [LocalStoredFile(each, name, optional=True) for each in reach.others(path)]
         files = [*others, own]
     else:  # HDF5 would look for others on this disk
-        refuse_links(h5py, h5, key, _NoReach(name))
+        refuse_links(h5py, h5, key, Reach(name, is_remote=True))
         dataset = chosen_dataset(h5py, h5, key, name)
         if dataset.is_virtual or dataset.external or dataset.file != h5:
             raise _in_other_files(name)
@@ -491,26 +494,18 @@ class DatasetBackend(FilesBackend):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the region through h5py."""
         index, (first, last) = self._layout.index(region, channels)
+        where = ", ".join(f"{start}:{stop}" for start, stop in index)
+        what = f"[{where}] of {self.name} cannot be read"
+        do = "Copy or write the file again, with all files that it refers to."
+        errors = partial(library_errors, what, do, CorruptVolume)
         with self._lock:
-            array = self._run(lambda: self._dataset[index.slices], lambda: self._errors(index))
+            array = self._run(lambda: self._dataset[index.slices], errors)
         array = array.astype(self.header.disk_dtype, copy=False)
         voxels = Voxels(plain(self._layout.fold(array)[first:last]))
         if self._warns:
             self._warns = False
             warn_of_empty(voxels, self.stores_chunks, self.name)
         return voxels
-
-    def _errors(self, index: Region) -> AbstractContextManager[None]:
-        where = ", ".join(f"{start}:{stop}" for start, stop in index)
-        do = "Copy or write the file again, with all files that it refers to."
-        return library_errors(f"[{where}] of {self.name} cannot be read", do, CorruptVolume)
-
-
-class _NoReach(Reach):
-    """A reach that follows no link: HDF5 would open its target on the local disk."""
-
-    def check(self, path: str, reference: str) -> None:
-        raise _in_other_files(self.name)
 
 
 def _in_other_files(name: str) -> UnknownFormat:

@@ -78,7 +78,6 @@ class Hdf5File(RangeFile):
 
     def __init__(self, file: RemoteFile) -> None:
         super().__init__(file)
-        self._name = file.name
         self._pieces: dict[Span, Piece] | None = None  # only while a call is made
         self._absent: list[Span] = []
 
@@ -103,7 +102,7 @@ class Hdf5File(RangeFile):
 
     def _bring(self, span: Span, pieces: dict[Span, Piece]) -> None:
         if sum(map(len, pieces.values())) + span[1] - span[0] > _MOST_BYTES:
-            what = f"the tables of {self._name} take more than {_MOST_BYTES} bytes."
+            what = f"the tables of {self._file.name} take more than {_MOST_BYTES} bytes."
             raise BadHeader(what, do="Give dataset=, or copy the file to a local disk.")
         pieces[span] = super()._fetch([span])[0]
 

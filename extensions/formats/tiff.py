@@ -190,15 +190,10 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
                 do = "Write all pages alike. Where they are several images, give series=."
                 raise UnknownFormat(f"{what}: {one}, not {two}.", do=do)
     for text, missing in gdal:
-        _refuse_scaled(text, missing, name)
-
-
-def _refuse_scaled(text: Any, missing: Any, name: str) -> None:
-    """Raise ``UnknownFormat`` for GDAL's scale and offset of a page; warn of missing values."""
-    if missing is not None:
-        refuse_conventions({"GDAL_NODATA": missing}, name)
-    for item in ElementTree.fromstring(text).iter("Item") if text else ():
-        refuse_conventions({str(item.get("role")): item.text}, name, _GDAL_NEUTRAL)
+        if missing is not None:  # which is a warning
+            refuse_conventions({"GDAL_NODATA": missing}, name)
+        for item in ElementTree.fromstring(text).iter("Item") if text else ():
+            refuse_conventions({str(item.get("role")): item.text}, name, _GDAL_NEUTRAL)
 
 
 def _series_number(all_series: Sequence[Any], series: int | None, name: str) -> int:
@@ -329,10 +324,8 @@ def named_files(file: Any) -> tuple[str, ...]:
 
 def _name_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the axes; a stack of pages without a known axis becomes z."""
-    if "z" in axes:
-        return axes
     stack = next((axis for axis in axes if axis in _STACKS), None)
-    return tuple("z" if axis == stack else axis for axis in axes)
+    return axes if "z" in axes else tuple("z" if axis == stack else axis for axis in axes)
 
 
 def _segments(
@@ -525,19 +518,16 @@ def open_tiff(
     name, is_local = file.name, isinstance(file, LocalStoredFile)
     tifffile = import_package("tifffile", name)
     with file.open() as stream, library_errors(f"the tags of {name} make no sense"):
-        if isinstance(file, LocalStoredFile):
-            # By its path, so that the other files of an OME-TIFF are found in its folder.
-            with tifffile.TiffFile(file.path) as tiff:
-                # A missing file is reported with its missing planes.
-                for reference in named_files(tiff):
-                    with suppress(VolumeNotFound):
-                        file.beside(reference)
-                image = _read(tiff, level, series, name)
-        else:
-            tags: Any = _Tags(stream, name)
-            tiff = tifffile.TiffFile(tags, name=name.rpartition("/")[2])
-            image = _read(tiff, level, series, name)
-            # A store of one object, whose name is empty.
+        # By its path, so that the other files of an OME-TIFF are found in its folder.
+        source: Any = file.path if isinstance(file, LocalStoredFile) else _Tags(stream, name)
+        with tifffile.TiffFile(source, name=name.rpartition("/")[2]) as tiff:
+            # A missing file is reported with its missing planes.
+            for reference in named_files(tiff) if is_local else ():
+                with suppress(VolumeNotFound):
+                    file.beside(reference)
+            with raise_complaints(name):
+                image = read_tiff(tiff, level, series, name)
+        if not is_local:  # a store of one object, whose name is empty
             image = replace(image, files=("",) * len(image.files))
         names = image.axes if axes is None else check_axes(axes, image.shape, name)
         if axes is None and not {"x", "y"} <= {*names}:
@@ -561,11 +551,6 @@ def open_tiff(
     is_stored = bool(image.places[:, 2].any())
     backend.stores_chunks = lambda: is_stored  # type: ignore[method-assign]
     return backend
-
-
-def _read(tiff: Any, level: int, series: int | None, name: str) -> TiffImage:
-    with raise_complaints(name):
-        return read_tiff(tiff, level, series, name)
 
 
 class _Tags:

@@ -160,7 +160,8 @@ def nnunet(
         if previous is None:
             msg = f"{configuration!r} takes the predictions of the previous network"
             raise SampleError(msg, do="Give previous=, the folder with a label for each case.")
-        cases = cases.map(_Previous(os.fspath(previous), facts.ending))
+        ending = str(facts.document.get("file_ending", ".nii.gz"))
+        cases = cases.map(_Previous(os.fspath(previous), ending))
     if is_whole:
         overlap = [n // 2 for n in plan.patch]
         pipe = raw_volumes(cases.map(_without_label), plan, labels=())
@@ -319,11 +320,6 @@ class Facts:
             msg = f"'labels' in dataset.json of {public_name(root)} are {shorten(labels)}"
             raise SampleError(msg, do='They are {"background": 0, "name": 1 or [1, 2], ...}.')
         return cls(document)
-
-    @property
-    def ending(self) -> str:
-        """The suffix of file names."""
-        return str(self.document.get("file_ending", ".nii.gz"))
 
     @property
     def _labels(self) -> dict[str, Axes]:

@@ -200,11 +200,9 @@ class _KeyBuffer:
         if key in self.items:
             raise ValueError(f"Duplicate key is found in reference DataPipe: {key!r}")
         size = 0 if self._most_bytes is None else bytes_of(item)
-        full = self._full(size)
-        limit = full
-        while full:
+        limit = self._full(size)
+        while self._full(size):
             StreamWrapper.close_streams(self.take(next(iter(self.items))))
-            full = self._full(size)
         self.items[key] = item, size
         self._bytes += size
         return limit

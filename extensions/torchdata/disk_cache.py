@@ -118,7 +118,7 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
         self.check = extra_check_fn
         self.token = uuid.uuid4().hex
         self.has_end = False
-        self._item: Any = _END
+        self._item: Any = _END  # the only one of the next pass
 
     @property
     def traits(self) -> Traits:
@@ -142,10 +142,6 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
             return files if all(map(os.path.exists, files)) else None
         fits = os.path.exists(path) and (self.hashes is None or self.hashes.match(path))
         return [path] if fits and (self.check is None or self.check(path)) else None
-
-    def feed(self, item: Any = _END) -> None:
-        """Set the only item of the next pass."""
-        self._item = item
 
     def __iter__(self) -> Iterator[Any]:
         item, self._item = self._item, _END
@@ -271,7 +267,7 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
         key = hashlib.blake2b(entry.path.encode(), digest_size=8).hexdigest()
         paths: list[str] = []
         item: Any = None
-        holder.feed(entry.item)
+        holder._item = entry.item
         results = iter(self.parent)
         try:
             with locate_errors(self):
@@ -286,7 +282,7 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
             # Nothing stays open that only the error remembers.
             janitor(item)
             del results, item
-            holder.feed()
+            holder._item = _END
         return paths
 
 

@@ -96,10 +96,8 @@ def _as_written(root: str, name: str, system: Any) -> str:
     """Return a name in the form of the root: with its protocol and its chained URL."""
     before, chain, after = root.partition("::")
     protocol, is_url, _ = before.partition("://")
-    if not is_url:
-        if not chain:
-            return name
-        protocol = before
+    if not is_url and not chain:
+        return name
     own = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
     bare = next((name[len(p) + 3 :] for p in (*own, protocol) if name.startswith(f"{p}://")), name)
     return f"{protocol}://{bare}{chain}{after}"

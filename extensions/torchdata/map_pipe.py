@@ -24,6 +24,9 @@ class MapPipe(PipeBase, MapDataPipe[Any]):
 
     traits: ClassVar[Traits] = Traits()  # read by rewrites and by the cut
 
+    def __len__(self) -> int:
+        return length_of(self, self.parent)
+
 
 class IterToMapConverter(Running, MapPipe, form="to_map_datapipe", to=IterDataPipe):
     """Hold the items of a pipe by key; they are loaded at the first access.
@@ -138,9 +141,6 @@ class InMemoryCacheHolder(Running, MapPipe, form="in_memory_cache"):
                     self._bytes -= self._items.pop(next(iter(self._items)))[1]
             return self._items.get(index, (item, size))[0]
 
-    def __len__(self) -> int:
-        return length_of(self, self.parent)
-
 
 class UnZipper(MapPipe, form="unzip"):
     """Return a list of map-style pipes, one per column, as the iterable pipe of this name.
@@ -177,6 +177,3 @@ class Column(MapPipe):
 
     def __getitem__(self, index: Any) -> Any:
         return self.parent[index][self.column]
-
-    def __len__(self) -> int:
-        return length_of(self, self.parent)

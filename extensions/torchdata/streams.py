@@ -28,6 +28,8 @@ from ...storage.file_reader import open_regular
 from ...storage.location import Secrets, is_url, local_path, public_name, remote_errors
 from ...storage.retry import Attempts, default_retry, retry_sync
 
+_OPEN_FIRST = "Open the files first: .open_files(mode='b') or .open_files_by_fsspec('rb')."
+
 
 def janitor(thing: Any) -> None:
     """Close the streams in ``thing``: a stream, or dicts, lists and tuples of such.
@@ -47,8 +49,7 @@ def pair_of(pipe: DataPipe, item: Any) -> tuple[Any, Any]:
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         what = f"a tuple of {len(item)}" if isinstance(item, tuple) else type(item).__name__
         msg = f"a pair of a name and data expected, got {what}"
-        do = "Open the files first: .open_files(mode='b') or .open_files_by_fsspec('rb')."
-        raise SampleError(msg, do=do).at(pipe.origin)
+        raise SampleError(msg, do=_OPEN_FIRST).at(pipe.origin)
     return item[0], item[1]
 
 
@@ -60,8 +61,7 @@ def named_stream(pipe: DataPipe, item: Any) -> tuple[str, Any]:
         raise SampleError(msg, do="Keep the path: .map(f, input_col=1)").at(pipe.origin)
     if not isinstance(stream, (io.IOBase, StreamWrapper)):
         msg = f"an open file expected for {name}, got {type(stream).__name__}"
-        do = "Open the files first: .open_files(mode='b') or .open_files_by_fsspec('rb')."
-        raise SampleError(msg, do=do).at(pipe.origin)
+        raise SampleError(msg, do=_OPEN_FIRST).at(pipe.origin)
     return name, stream if isinstance(stream, StreamWrapper) else StreamWrapper(stream, name=name)
 
 

@@ -348,16 +348,7 @@ class WebDataset(DataPipe, form="webdataset"):
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
-def shards(pattern: str) -> Iterator[str]:
-    """Yield the names that a pattern stands for, the last braces fastest.
-
-    Examples
-    --------
-    >>> list(shards("{a}-{08..10}.tar")), list(shards("x-{8..10}"))
-    (['{a}-08.tar', '{a}-09.tar', '{a}-10.tar'], ['x-8', 'x-9', 'x-10'])
-    >>> list(shards("{0..1}{0..1}"))
-    ['00', '01', '10', '11']
-    """
+def _shards(pattern: str) -> Iterator[str]:
     match = _RANGE.search(pattern)
     if match is None:
         yield pattern
@@ -371,20 +362,23 @@ def shards(pattern: str) -> Iterator[str]:
     # As many digits as both bounds have, if the lower one shows its zeros.
     digits = len(low) if len(low) == len(high) and low.startswith("0") else 1
     for number in range(int(low), int(high) + 1):
-        for rest in shards(pattern[match.end() :]):
+        for rest in _shards(pattern[match.end() :]):
             yield f"{pattern[: match.start()]}{number:0{digits}d}{rest}"
 
 
 class ShardExpander(DataPipe, form="shard_expand"):
     """Yield the names of shards that patterns like ``"ct-{000..127}.tar"`` stand for.
 
-    A name without braces stands for itself. No storage is read.
+    The last of several ranges is the fastest. A name without one stands for itself. No storage is
+    read.
 
     Examples
     --------
     >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper(["ct-{09..11}.tar", "extra.tar"]).shard_expand())
     ['ct-09.tar', 'ct-10.tar', 'ct-11.tar', 'extra.tar']
+    >>> list(IterableWrapper(["{a}-{8..10}", "{0..1}{0..1}"]).shard_expand())
+    ['{a}-8', '{a}-9', '{a}-10', '00', '01', '10', '11']
     """
 
     def __init__(self, parent: Pipe) -> None:
@@ -392,4 +386,4 @@ class ShardExpander(DataPipe, form="shard_expand"):
 
     def __iter__(self) -> Iterator[str]:
         for pattern in self.parent:
-            yield from shards(pattern)
+            yield from _shards(pattern)
