@@ -145,9 +145,7 @@ class Profile(Adapter):
 
     def _with_timer(self, pipe: Pipe) -> Pipe:
         # Timers and limits only watch: their cost is not the user's.
-        if traits_of(pipe).watches:
-            return pipe
-        return Timer(pipe, self.id, _name(pipe))
+        return pipe if traits_of(pipe).watches else Timer(pipe, self.id, _name(pipe))
 
     def entries(self) -> list[tuple[str, PipeCounts]]:
         """Return the counts of each pipe so far, in the order of the graph."""

@@ -43,6 +43,9 @@ class Region:
         """Length of each axis, never negative."""
         is_empty: bool
         """Whether no voxel is inside."""
+        chunk_plan: Any  # from its last read by a chunked array; None before
+        storage_region: Any  # the same along the stored axes, from its last read; None before
+    chunk_plan = storage_region = None
 
     def __init__(
         self, start: Sequence[int], stop: Sequence[int], box: OrientedBox | None = None

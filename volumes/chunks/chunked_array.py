@@ -205,7 +205,7 @@ class ChunkedArray:
         return int(self._plan(region).voxels)
 
     def _plan(self, region: Region) -> ChunkPlan:
-        plan: ChunkPlan | None = vars(region).get("_plan")
+        plan: ChunkPlan | None = region.chunk_plan
         if plan is None or plan.cuts is not self._cuts:
             plan = self._grid.cover(region) if self._grid else None
         if plan is None:
@@ -216,7 +216,7 @@ class ChunkedArray:
             plan.address = chunks.__array_interface__["data"][0]
             plan.voxels, plan.keys = self._cuts.voxels(chunks), None
             chunks.setflags(write=False)
-            vars(region)["_plan"] = plan
+        vars(region)["chunk_plan"] = plan
         return plan
 
     def _keys(self, plan: ChunkPlan) -> ChunkKeys:

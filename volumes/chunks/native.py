@@ -258,7 +258,7 @@ class NativeGrid:
         self._cover = _cover_function()
 
     def cover(self, region: Region) -> ChunkPlan | None:
-        """Return the chunks that a region and its box touch, in C order; the region keeps the plan.
+        """Return the chunks that a region and its box touch, in C order.
 
         None if the numbers are out of range.
         """
@@ -290,7 +290,6 @@ class NativeGrid:
         chunks.setflags(write=False)
         plan = ChunkPlan(cuts=self._cuts, chunks=chunks, rows=rows, order=room[:number])
         plan.address, plan.voxels, plan.keys = places[1], int(room[count]), None
-        vars(region)["_plan"] = plan
         return plan
 
 

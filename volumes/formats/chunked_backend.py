@@ -77,7 +77,7 @@ class Layout:
         """
         if channels is None and not self.c_axes and self.spatial == (0, 1, 2):  # as stored
             return region, (0, 1)
-        memo = vars(region).get("_stored")
+        memo = region.storage_region
         if memo is not None and memo[0] is self and memo[1] == channels:
             result: tuple[Region, Channels] = memo[2]
             return result
@@ -97,7 +97,7 @@ class Layout:
             is_flat = i is None or j is None or k is None
             box = None if is_flat else replace(box, axes=(i, j, k))  # type: ignore[arg-type]
         result = Region(start, stop, box), part
-        vars(region)["_stored"] = self, channels, result
+        vars(region)["storage_region"] = self, channels, result
         return result
 
     def fold(self, array: NDArray[Any]) -> NDArray[Any]:
