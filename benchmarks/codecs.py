@@ -23,7 +23,7 @@ from numcodecs import Blosc, Zstd, blosc
 from numpy.typing import NDArray
 
 from voxpipe.volumes import Volume
-from voxpipe.volumes.chunks.native import (
+from voxpipe.volumes.chunks.native_chunks import (
     DATA,
     DECODE,
     PARTS,

@@ -36,7 +36,7 @@ from voxpipe.core import Region
 from voxpipe.core.affine3x4 import affine3x4
 from voxpipe.spatial import Displacement, KernelStages, Policy, SourceVoxels, resample
 from voxpipe.spatial.plans.pull_back import source_region
-from voxpipe.spatial.resampling import native
+from voxpipe.spatial.resampling import native_resampler as native
 
 MAP_MB = 256
 """Size of the mapped file: beyond any level 2 cache and what a TLB covers."""

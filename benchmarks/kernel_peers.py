@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import affine_grid, grid_sample, interpolate
 
 from voxpipe.spatial import Displacement
-from voxpipe.spatial.resampling import native
+from voxpipe.spatial.resampling import native_resampler as native
 
 Region = Callable[[NDArray[np.float64]], tuple[NDArray[Any], NDArray[np.float64]]]
 """The middle of a patch to its voxels and the 3x4 matrix from output index to index in them."""

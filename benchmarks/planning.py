@@ -28,7 +28,7 @@ from voxpipe.batching.job import Job
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.reading_services.planner import DeliveredBatches, jobs
 from voxpipe.reading_services.work import work_of
-from voxpipe.spatial.resampling import native
+from voxpipe.spatial.resampling import native_resampler as native
 
 SEED = 7
 SIZE = 96

@@ -289,7 +289,7 @@ def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
     import torch  # noqa: F401  its import is not part of the time to the first batch
 
     import voxpipe as vp
-    from voxpipe.spatial.resampling import native
+    from voxpipe.spatial.resampling import native_resampler as native
 
     started = time.perf_counter()
     pipe = chain_of(job)

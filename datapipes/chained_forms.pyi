@@ -27,7 +27,7 @@ from ..extensions.bridges.torchio_pipes import MapTorchIO, ToSubject
 from ..extensions.torchdata.archives import Bz2FileLoader, CompressionType, Decompressor, Extractor, TarArchiveLoader, XzFileLoader, ZipArchiveLoader
 from ..extensions.torchdata.branches import Branch, RandomSplitter, RoundRobinDemultiplexer, UnZipper
 from ..extensions.torchdata.combine import IterKeyZipper, MapKeyZipper, MultiplexerLongest, SampleMultiplexer, ZipperLongest
-from ..extensions.torchdata.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
+from ..extensions.torchdata.daemon_threads import BatchAsyncMapper, ThreadPoolMapper
 from ..extensions.torchdata.fsspec_files import FSSpecFileLister, FSSpecFileOpener, FSSpecSaver
 from ..extensions.torchdata.functions import BatchMapper, BucketBatcher, FlatMapper, InBatchShuffler, MaxTokenBucketizer, Rows2Columnar, ShuffledFlatMapper
 from ..extensions.torchdata.http_reader import HttpReader, OnlineReader
@@ -36,9 +36,9 @@ from ..extensions.torchdata.items import Cycler, Dropper, Enumerator, Flattener,
 from ..extensions.torchdata.main_process import FullSync, PinMemory, ShardingRoundRobinDispatcher, ToDevice
 from ..extensions.torchdata.map_pipe import IterToMapConverter
 from ..extensions.torchdata.not_offered import AISFileLister, AISFileLoader, DataFrameMaker, GDriveReader, HuggingFaceHubReader, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, RarArchiveLoader, S3FileLister, S3FileLoader, TFRecordLoader
+from ..extensions.torchdata.on_disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
 from ..extensions.torchdata.streams import HashChecker, Saver
 from ..extensions.torchdata.text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator, ShardExpander, WebDataset
-from ..extensions.torchdata.threads import BatchAsyncMapper, ThreadPoolMapper
 from ..graph import Pipe
 from ..intensity.value_op import ValueOp
 from ..spatial.plans.policy import Policy

@@ -33,7 +33,7 @@ from ..spatial.lazy.patch_report import breaks, describe_kept, interpolations, n
 from ..spatial.lazy.stack import read_volume_of
 from ..spatial.ops.op import size_on
 from ..spatial.plans.stages import BY_NUMPY
-from ..spatial.resampling.native import available, path
+from ..spatial.resampling.native_resampler import available, path
 from ..volumes import Volume
 from ..volumes.catalog.whole_pass import ForegroundRule, has_histogram, has_statistics, known_box
 from ..volumes.scheme import Demand, StoreLayout

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ..core import Grid
 from ..core.errors import BadRecord
 from ..core.validate import ParameterRange, as_flag, is_integer, or_none, parse_range, value_at
-from . import native
-from .native import ByStatistics, Change, ChannelStatistics
+from . import native_values as native
+from .native_values import ByStatistics, Change, ChannelStatistics
 from .noise import log_of_mantissa
 from .normalize import as_rising
 from .value_op import (

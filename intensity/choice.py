@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..core import Grid, Stream
 from ..core.draws import ChosenOps
 from ..core.validate import as_keys, as_probability
-from .native import Change
+from .native_values import Change
 from .value_op import NO_HALO, Epilogue, Facts, Halo, Params, ValueOp, same_as
 
 

@@ -1,7 +1,7 @@
 """The ops of voxpipe.intensity, written by tools/write_chained_forms.py."""
 
 from .brightness import BiasField, Brightness, Clamp, Contrast, Gamma
-from .channels import DropChannels, MeanOfChannels, OneHot, Regions, RemapLabels, SelectChannels
+from .channel_ops import DropChannels, MeanOfChannels, OneHot, Regions, RemapLabels, SelectChannels
 from .choice import PerChannel
 from .filters import Anisotropy, Blur, LowResolution, Sharpen
 from .morphology import DropComponent, RandomMorphology

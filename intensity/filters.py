@@ -23,8 +23,8 @@ from ..core.validate import (
     is_number,
     value_at,
 )
-from . import native
-from .native import Change, change_values
+from . import native_values as native
+from .native_values import Change, change_values
 from .value_op import FROM_0, Facts, Halo, Params, RandomValueOp, number_text
 
 # A symmetric filter along one axis, in place; the outermost voxels repeat beyond its ends.

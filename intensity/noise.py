@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.validate import ParameterRange, as_number, bounds_of, parse_range
-from . import native
-from .native import Change
+from . import native_values as native
+from .native_values import Change
 from .value_op import ANY, FROM_0, Facts, Params, RandomValueOp
 
 # Normal numbers per voxel of a lattice, independent of the patch.

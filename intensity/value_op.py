@@ -29,8 +29,8 @@ from ..core.validate import (
     parse_range,
     value_at,
 )
-from . import native
-from .native import Change, change_values
+from . import native_values as native
+from .native_values import Change, change_values
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..core import IO_COUNTERS, Grid
 from ..core.draws import OpStep, check_record
 from ..core.errors import VoxpipeError, add_location
 from ..core.stream import is_random
-from .native import Change, NoRange, change_values
+from .native_values import Change, NoRange, change_values
 from .value_op import NO_HALO, Epilogue, Facts, Halo, Params, ValueOp
 
 

@@ -44,7 +44,7 @@ from .plans.policy import Policy as Policy
 from .plans.stages import Clip as Clip
 from .plans.stages import Displacement as Displacement
 from .plans.stages import KernelStages as KernelStages
-from .resampling.native import SourceVoxels as SourceVoxels
+from .resampling.native_resampler import SourceVoxels as SourceVoxels
 from .resampling.resample import apply_plan as apply_plan
 from .resampling.resample import resample as resample
 

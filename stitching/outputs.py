@@ -24,7 +24,7 @@ from ..core.convert_dtype import convert_dtype
 from ..core.errors import PatchSizeError, SampleError
 from ..core.validate import FieldChecks, as_choice, as_dtype, or_none
 from ..spatial.plans.policy import LABEL
-from ..spatial.resampling import native
+from ..spatial.resampling import native_resampler as native
 from ..storage.location import absolute_place, is_url
 from ..volumes import Header, Volume
 from ..volumes.conversion.convert import create_arrays, publish

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from voxpipe.core.native_library import PATHS
-from voxpipe.spatial.resampling import native
+from voxpipe.spatial.resampling import native_resampler as native
 
 
 @functools.cache

@@ -38,7 +38,7 @@ from ...volumes.chunks.chunked_array import (
     FetchedChunks,
     Index,
 )
-from ...volumes.chunks.native import ChunkPlaces, LocatedChunks, blosc2_items, native_decoder
+from ...volumes.chunks.native_chunks import ChunkPlaces, LocatedChunks, blosc2_items, native_decoder
 from ...volumes.formats.chunked_backend import ChunkedBackend, chunked_header, plain_layout
 from ...volumes.formats.stored_file import (
     MAPPED_AROUND,

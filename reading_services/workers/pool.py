@@ -106,7 +106,7 @@ def cases_of(job: Any) -> list[int]:
 PRELOAD = [
     "voxpipe.reading_services.workers.worker",
     "voxpipe.volumes",
-    "voxpipe.spatial.resampling.native",
+    "voxpipe.spatial.resampling.native_resampler",
     "nibabel",
 ]
 # Modules for workers that get pipes and not instructions.

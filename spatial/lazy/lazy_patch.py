@@ -22,7 +22,7 @@ from ...core.lru_cache import cached_property
 from ...core.memory import beyond_memory, usable_memory
 from ...core.stream import common_identity
 from ...intensity import Epilogue, Params, RecordedStatistics, ValueStep
-from ...intensity.native import change_values
+from ...intensity.native_values import change_values
 from ...intensity.value_op import Halo
 from ...intensity.value_step import apply_steps, fold_epilogues, total_halo, types_of
 from ...storage.read_ahead import joint_ticket
@@ -32,7 +32,7 @@ from ..plans.matrices import compose_plans
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy
 from ..plans.stages import Clip
-from ..resampling.native import SourceVoxels
+from ..resampling.native_resampler import SourceVoxels
 from ..resampling.resample import outside_of
 from . import patch_report
 from .patch_facts import PatchFacts

@@ -36,7 +36,7 @@ from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill
 from ..plans.pull_back import source_box, source_region, unchanging_beyond
 from ..plans.stages import Clip
-from ..resampling.native import SourceVoxels
+from ..resampling.native_resampler import SourceVoxels
 from ..resampling.resample import resample
 from .virtual_volume import VirtualVolume
 

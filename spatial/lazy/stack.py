@@ -24,7 +24,7 @@ from ...volumes import AxisMap, Volume
 from ...volumes.stack_source import StackedSource
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
-from ..resampling.native import SourceVoxels
+from ..resampling.native_resampler import SourceVoxels
 from .lazy_patch import LazyPatch
 from .patch_facts import PatchFacts
 from .read_plan import ReadPlan

@@ -32,7 +32,7 @@ from ...volumes.voxels import plain
 from ..ops.grid_op import warn_of_outside
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LABEL
-from ..resampling.native import SourceVoxels
+from ..resampling.native_resampler import SourceVoxels
 from ..resampling.resample import resample
 from .patch import GridPatch
 from .weight_table import RUN_CACHE, RunCollector, Runs, Triple, WeightTable, runs_of, tabulate

@@ -25,7 +25,7 @@ from ...core.convert_dtype import convert_dtype
 from ..plans.policy import Policy
 from ..plans.pull_back import CENTRE_TOLERANCE, GRAINS, REACH, Matrix, coordinate, extremes, fold
 from ..plans.stages import Displacement, KernelStages, pull_back_points
-from .native import SourceVoxels
+from .native_resampler import SourceVoxels
 
 
 def convert_one(value: float, dtype: np.dtype[Any]) -> Any:

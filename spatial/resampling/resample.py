@@ -27,9 +27,9 @@ from ..plans.plan import SpatialPlan
 from ..plans.policy import INTENSITY, Padding, Policy
 from ..plans.pull_back import Matrix, Sigmas, fold, sigmas, source_region, whole_rows
 from ..plans.stages import NO_STAGES, KernelStages, displacement_bounds
-from . import native
+from . import native_resampler as native
 from .interpolate import convert_one, interpolate, one_tap_type, real_type
-from .native import SourceVoxels
+from .native_resampler import SourceVoxels
 
 # Plans of whole voxels copy values in their stored type, bit for bit if the output type fits.
 

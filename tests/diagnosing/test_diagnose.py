@@ -30,7 +30,7 @@ from voxpipe.diagnosing.measurement import (
 from voxpipe.reading_services import InProcessReadingService
 from voxpipe.reading_services.planner import DeliveredBatches, jobs
 from voxpipe.reading_services.work import work_of
-from voxpipe.spatial.resampling.native import available
+from voxpipe.spatial.resampling.native_resampler import available
 from voxpipe.volumes.backend import Backend
 from voxpipe.volumes.header import IDENTITY, array_header
 from voxpipe.volumes.voxels import Voxels

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_paths import NATIVE_PATHS
 
-from voxpipe.intensity import native
+from voxpipe.intensity import native_values as native
 from voxpipe.intensity import noise as counter_noise
 from voxpipe.intensity.filters import CoarserVoxels, filter_axis, gaussian
-from voxpipe.intensity.native import change_values
+from voxpipe.intensity.native_values import change_values
 from voxpipe.intensity.noise import VoxelNoise
 
 ANY_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from native_paths import NATIVE_PATHS
 
 import voxpipe as vp
-from voxpipe.intensity import Contrast, Epilogue, Gamma, native
+from voxpipe.intensity import Contrast, Epilogue, Gamma
+from voxpipe.intensity import native_values as native
 from voxpipe.intensity.brightness import power
 from voxpipe.intensity.filters import AxisFilters, CoarserVoxels, gaussian
-from voxpipe.intensity.native import NoRange, change_values
+from voxpipe.intensity.native_values import NoRange, change_values
 from voxpipe.intensity.noise import VoxelNoise
 
 ANY_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -8,9 +8,9 @@ import pytest
 from checkout import ROOT
 
 from voxpipe.core import ChunkGrid, native_library
-from voxpipe.intensity import native as values
-from voxpipe.spatial.resampling import native as resampling
-from voxpipe.volumes.chunks import native as chunks
+from voxpipe.intensity import native_values as values
+from voxpipe.spatial.resampling import native_resampler as resampling
+from voxpipe.volumes.chunks import native_chunks as chunks
 
 HEADER = re.sub(r"//.*", "", (ROOT / "native" / "interface.h").read_text())
 CONSTANTS = {n: int(v) for n, v in re.findall(r"#define (VOXPIPE_\w+) (\d+)", HEADER)}

@@ -13,7 +13,7 @@ import pytest
 
 from voxpipe.core import Region
 from voxpipe.spatial import Policy, SourceVoxels, resample
-from voxpipe.spatial.resampling import native
+from voxpipe.spatial.resampling import native_resampler as native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native kernel is not built")
 

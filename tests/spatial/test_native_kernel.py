@@ -22,7 +22,7 @@ from voxpipe.spatial import (
     SourceVoxels,
     resample,
 )
-from voxpipe.spatial.resampling import native
+from voxpipe.spatial.resampling import native_resampler as native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native kernel is not built")
 

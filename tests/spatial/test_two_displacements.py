@@ -14,7 +14,7 @@ from native_paths import paths_here
 from voxpipe.core import IO_COUNTERS, Grid
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import Policy, SourceVoxels, SpatialPlan, resample
-from voxpipe.spatial.resampling import native
+from voxpipe.spatial.resampling import native_resampler as native
 
 needs_kernel = pytest.mark.skipif(not native.available(), reason="the kernel is not built")
 # Of values of 0 to 255: displacements agree to 1e-5 of the range, not to the bit (decision 0005).

@@ -15,7 +15,7 @@ from voxpipe.spatial import Displacement, LazyPatch, Policy, SpatialPlan, Transf
 from voxpipe.spatial.plans.pull_back import source_box
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
-from voxpipe.volumes.chunks.native import NativeGrid
+from voxpipe.volumes.chunks.native_chunks import NativeGrid
 
 zarr = pytest.importorskip("zarr")
 

@@ -16,7 +16,8 @@ from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import VoxpipeError
 from voxpipe.storage.file_reader import HINTS, LocalRanges
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.chunks import chunked_array, native
+from voxpipe.volumes.chunks import chunked_array
+from voxpipe.volumes.chunks import native_chunks as native
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 from voxpipe.volumes.formats import zarr_chunks
 from voxpipe.volumes.formats.zarr_chunks import ArrayMetadata, ShardedChunks

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from voxpipe.core import ChunkGrid, Region
 from voxpipe.core.region import OrientedBox
-from voxpipe.volumes.chunks import native
-from voxpipe.volumes.chunks.native import PARTS, NativeGrid
+from voxpipe.volumes.chunks import native_chunks as native
+from voxpipe.volumes.chunks.native_chunks import PARTS, NativeGrid
 
 pytestmark = pytest.mark.skipif(not native.is_available(3), reason="no native library")
 

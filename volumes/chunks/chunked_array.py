@@ -21,7 +21,7 @@ from ...storage.file_reader import HINTS
 from ...storage.ranges import ObjectRanges, ReadRange, Span
 from ...storage.read_ahead import Closable, joint_ticket
 from .chunk_cache import ENTRY_BYTES, FILL_CHUNK, ChunkCache, ChunkKeys, first_key
-from .native import (
+from .native_chunks import (
     DECODE,
     PARTS,
     PLACE,

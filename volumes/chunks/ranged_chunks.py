@@ -44,7 +44,7 @@ from ...storage.retry import DAMAGE, LOOKS
 from ...storage.zip_ranges import ZipRanges
 from ..session import close_volumes, opening_session
 from .chunked_array import ChunkIndices, ChunkMap, ChunkSource, FetchedChunks, Index
-from .native import LocatedChunks, StoredChunks, address_of_bytes
+from .native_chunks import LocatedChunks, StoredChunks, address_of_bytes
 
 MOSTLY = 0.5
 """Fraction of a shard in its requests from which the whole shard is requested."""

@@ -34,7 +34,7 @@ from ...storage.ranges import ObjectRanges, RangeStore, ReadRange, Span
 from ...storage.read_ahead import works_ahead
 from ...storage.retry import read_anew
 from ..chunks.chunked_array import ChunkIndices, ChunkMap, Lookup
-from ..chunks.native import PLAIN, ChunkPlaces, NativeDecoder, native_decoder
+from ..chunks.native_chunks import PLAIN, ChunkPlaces, NativeDecoder, native_decoder
 from ..chunks.ranged_chunks import Decoder, decoder_factory
 
 # The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).

@@ -25,7 +25,7 @@ from voxpipe.core.errors import (
     UnendedCache,
     VoxpipeError,
 )
-from voxpipe.extensions.torchdata.disk_cache import claim, owner_of
+from voxpipe.extensions.torchdata.on_disk_cache import claim, owner_of
 from voxpipe.extensions.torchdata.streams import StreamWrapper
 
 FORK = multiprocessing.get_context("fork")
@@ -450,7 +450,7 @@ def test_a_full_disk_blocks_nobody(tmp_path, monkeypatch):
     before = open_files()
 
     with monkeypatch.context() as patch:
-        patch.setattr("voxpipe.extensions.torchdata.disk_cache.os.write", full)
+        patch.setattr("voxpipe.extensions.torchdata.on_disk_cache.os.write", full)
         with pytest.raises(OSError, match="No space left"), claim(path):
             pass
 
