@@ -27,7 +27,7 @@ BOUNDS = {
     "storage": (0, 9),
     "testing": (0, 2),
     "volumes": (0, 62),
-    "docs": (1, 319),
+    "docs": (1, 318),
     "root": (0, 8),
 }
 
