@@ -39,8 +39,7 @@ def size_of_text(text: str) -> int:
     >>> size_of_text("24M"), size_of_text("1.5 kB")
     (25165824, 1500)
     """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
+    if (match := _SIZE.fullmatch(text.strip())) is None:
         raise ValueError("a number of bytes, such as 25165824 or 24M")
     number, power, unit = match.groups()
     base = 1000 if (unit or "").upper() == "B" else 1024

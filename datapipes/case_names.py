@@ -145,8 +145,7 @@ def name_by_stars(path: str) -> Callable[[str], Match | None]:
             expression += re.escape(before)
 
     def name(match: str) -> Match | None:
-        parts = re.search(f"{expression}$", match)
-        if parts is None:
+        if (parts := re.search(f"{expression}$", match)) is None:
             return None
         texts = [parts[f"s{star}"] for star in range(1, stars + 1)]
         wildcards = tuple((part, parts[f"o{number}"]) for number, part in enumerate(others))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..core import IO_COUNTERS, Grid
 from ..core.draws import OpStep, check_record
-from ..core.errors import VoxpipeError, add_location
+from ..core.errors import SampleError, VoxpipeError, add_location
 from ..core.stream import is_random
 from .native_values import Change, NoRange, change_values
 from .value_op import NO_HALO, Epilogue, Facts, Halo, Params, ValueOp
@@ -102,7 +102,11 @@ def apply_steps(
         if changes is None:
             waiting = _change(array, waiting)
             try:
-                array = step.op.apply(array, params, facts)
+                size, array = array.shape[1:], step.op.apply(array, params, facts)
+                if np.shape(array)[1:] != size:
+                    kind, shape = type(step.op).__name__, np.shape(array)
+                    msg = f"{kind}.apply() returned {type(array).__name__} of shape {shape}"
+                    raise SampleError(msg, do=f"Return an array of shape (C, {str(size)[1:]}.")
             except Exception as error:
                 raise add_location(error, step.origin)  # noqa: B904
         waiting += [(step, change) for change in changes or ()]

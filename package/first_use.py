@@ -86,7 +86,7 @@ def extensions(group: str) -> Mapping[str, EntryPoint]:
     points: dict[str, EntryPoint] = {}
     for point in sorted(_every_point().select(group=f"voxpipe.{group}"), key=_is_of_another):
         if ":" not in point.value:
-            _leave_out(point, "has no object")
+            leave_out(point, "has no object")
         elif (first := points.setdefault(point.name, point)).value != point.value:
             leave_out_name(point, distribution_of(first))
     return MappingProxyType(points)
@@ -99,7 +99,7 @@ def _is_of_another(point: EntryPoint) -> bool:
 def leave_out_name(point: EntryPoint, owner: str) -> None:
     """Warn that a name is the owner's, if another package than voxpipe has the entry point."""
     if _is_of_another(point):
-        _leave_out(point, f"has a name of {owner}")
+        leave_out(point, f"has a name of {owner}")
 
 
 def distribution_of(point: EntryPoint) -> str:
@@ -113,7 +113,7 @@ def load(point: EntryPoint) -> Any:
     try:
         return point.load()
     except Exception:
-        return _leave_out(point, "cannot be imported", has_cause=True)
+        return leave_out(point, "cannot be imported", has_cause=True)
 
 
 def consult(point: EntryPoint, subject: Any, kind: Callable[..., T]) -> T:
@@ -125,12 +125,13 @@ def consult(point: EntryPoint, subject: Any, kind: Callable[..., T]) -> T:
     try:
         return kind(function(subject)) if function else kind()
     except Exception:
-        _leave_out(point, "failed", has_cause=True)
+        leave_out(point, "failed", has_cause=True)
         return kind()
 
 
 @cache
-def _leave_out(point: EntryPoint, event: str, *, has_cause: bool = False) -> None:
+def leave_out(point: EntryPoint, event: str, *, has_cause: bool = False) -> None:
+    """Warn once that an entry point is left out, and why."""
     where = f"{point.group}: {point.name} = {point.value} of {distribution_of(point)}"
     cause = f": {sys.exception()!r}" if has_cause else ""
     warn(f"{where} {event}, and is left out{cause}", UserWarning, stacklevel=4)

@@ -64,7 +64,7 @@ def run_model(
         Windows of any type. The model gets them in its own type, else in float32.
     mirror
         Axes, 0 to 2. The result is the mean over all combinations of mirrored axes, each mirrored
-        back: two for one axis, eight for three.
+        back. One axis has two of them, three axes have eight.
     head
         Position or key of the wanted output. None for a single one, and for the finest of deep
         supervision.

@@ -343,8 +343,7 @@ def _select(
     if not ranks.is_first:
         windows, past = stitching.past(sample.provenance(), volumes)
         return windows.sort(n for n in own if not past[n])
-    stitcher = stitching.open(sample.provenance(), volumes)
-    if stitcher is None:
+    if (stitcher := stitching.open(sample.provenance(), volumes)) is None:
         return []
     stitcher.leave_out(sorted({*range(len(stitcher.windows))} - {*numbers}))
     return stitcher.windows.sort(n for n in own if not stitcher.past[n])

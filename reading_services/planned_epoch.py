@@ -202,8 +202,7 @@ class PlannedEpoch(PooledEpoch):
         self._hand_out()
         self._pool.tell_free_slots()
         while True:
-            index = self._jobs.first()
-            if index is not None:
+            if (index := self._jobs.first()) is not None:
                 return self._deliver(index)
             if self._deaths_to_raise:
                 raise self._deaths_to_raise.pop()

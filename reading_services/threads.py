@@ -395,8 +395,7 @@ class ThreadBatches(Iterator[tuple[int, Any]]):
         self._deadline = time.monotonic() + self._seconds
         while True:
             self._hand_out()
-            index = self._jobs.first()
-            if index is not None:
+            if (index := self._jobs.first()) is not None:
                 return index, self._deliver(index)
             if self._jobs.is_over():
                 raise self._jobs.end()

@@ -235,8 +235,7 @@ class WindowPlace:
         name = next(iter(sources)) if key is None else key
         source = sources[name]
         draws = [one for one in meta["draws"].values() if isinstance(one, Mapping)]
-        draw = next((one for one in draws if "window" in one), None)
-        if draw is None:
+        if (draw := next((one for one in draws if "window" in one), None)) is None:
             raise SampleError("a patch is no window of a grid", do=_DO)
         start, size, window = draw["start"], draw["size"], draw["window"]
         # A window is a soft crop, so its plan extends to the whole grid.

@@ -459,8 +459,7 @@ def seal(entry: Path, sums: Path | None = None) -> None:
 
 def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
     """Whether an entry is complete, unchanged since :func:`seal`, and trusted."""
-    note = read_entry(sums)
-    if note is None:
+    if (note := read_entry(sums)) is None:
         return False
     with suppress(OSError, ValueError, TypeError, KeyError):
         document = json.loads(note)

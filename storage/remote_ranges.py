@@ -204,8 +204,7 @@ class RemoteRanges(ABC):
         """
         if not ranges:
             return []
-        token = self.documents_token
-        if not token:
+        if not (token := self.documents_token):
             return self._wait(self.get_ranges_async(ranges, whole=whole, limit=limit))
         limit = limit or (0 if whole else MOST_DOCUMENT_BYTES)
         keys = [(r.object,) for r in ranges if r == ReadRange(r.object)]

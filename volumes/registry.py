@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.errors import BadHeader, UnknownFormat, reader_error
-from ..first_use import extensions, load
+from ..first_use import extensions, leave_out, load
 from ..storage.location import is_url, public_name
 from .backend import Backend, ViewBackend, as_array, placed_array
 from .header import IDENTITY, affine_entries, array_header, channels_first, given_affine
@@ -88,10 +88,16 @@ def all_formats() -> list[Any]:
     """Return the formats of the engine and of installed packages, each group by rank.
 
     An entry point ``voxpipe.formats`` names a `Format`, or a tuple of them. A package that cannot
-    be imported gives a warning and is skipped.
+    be imported, or a point of another type, gives a warning and is skipped.
     """
-    values = [load(point) or () for point in extensions("formats").values()]
-    others = (item for v in values for item in (v if isinstance(v, tuple) else (v,)))
+    others: list[Any] = []
+    for point in extensions("formats").values():
+        value = load(point) or ()
+        items = value if isinstance(value, tuple) else (value,)
+        if not all(hasattr(item, "recognises") for item in items):
+            leave_out(point, "names no Format")
+            continue
+        others += items
     return [*_FORMATS, *sorted(others, key=lambda item: item.rank)]
 
 

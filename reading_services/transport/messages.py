@@ -139,8 +139,7 @@ class _BatchPickler(pickle.Pickler):
 
     def reducer_override(self, thing: Any) -> Any:
         """Pickle the values of a small tensor; torch would pickle its whole storage."""
-        parts = _tensor_parts(thing)
-        if parts is None:
+        if (parts := _tensor_parts(thing)) is None:
             return NotImplemented
         flat, strides = in_order(parts[0])
         return _tensor, (flat.copy().reshape(-1), parts[1], parts[0].shape, strides)
@@ -153,8 +152,7 @@ class _BatchPickler(pickle.Pickler):
         if place is None:
             if array.nbytes < _INLINE_BYTES:
                 return None
-            place = self.slots.copy_in(flat)
-            if place is None:
+            if (place := self.slots.copy_in(flat)) is None:
                 return None
         self.numbers.add(place[0])
         return (*place, array.shape, strides, array.dtype, element)

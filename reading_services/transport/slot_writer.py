@@ -74,8 +74,7 @@ class SlotWriter:
         """Return one C-ordered array per spec, all in one free slot if there is room."""
         total = size_of(specs)
         self._largest = max(self._largest, total)
-        slot = self._free_slot(total)
-        if slot is None:
+        if (slot := self._free_slot(total)) is None:
             return [np.empty(*spec) for spec in specs]
         return arrays_in(self._look_into(slot), specs)
 
@@ -151,8 +150,7 @@ class SlotWriter:
     def _free_slot(self, size: int) -> Slot | None:
         self._settle()
         free = [slot for slot in self._slots.values() if not slot.busy]
-        fitting = [slot for slot in free if slot.size >= size]
-        if fitting:
+        if fitting := [slot for slot in free if slot.size >= size]:
             return min(fitting, key=lambda s: s.size)
         size = _round_up(size)
         if sum(slot.size for slot in self._slots.values() if slot.busy) + size > self._limit:

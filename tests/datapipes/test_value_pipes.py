@@ -53,6 +53,23 @@ class Where(ValueOp):
         return "where"
 
 
+@dataclass(frozen=True)
+class Forgetful(ValueOp):
+    """An op of a user with a mistake in ``apply``."""
+
+    result: str
+
+    name: ClassVar[str] = "forgetful"
+
+    def apply(self, array: NDArray[Any], drawn: Params, facts: Facts) -> Any:
+        """Return nothing, or too little."""
+        return {"nothing": None, "a list": [1.0], "too little": array[:, 1:]}[self.result]
+
+    def describe(self) -> str:
+        """One word."""
+        return "forgetful"
+
+
 def value_pipe(op: type, parent: Any) -> Any:
     """A pipe of an op that is not registered."""
 
@@ -184,3 +201,26 @@ def test_keys_belong_to_the_case_before_patches_are_cut_and_to_the_patch_after()
 
     assert len(before) == 1
     assert len(after) == len(list(opened().lazy_patch(4, sampling="grid")))
+
+
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        ("nothing", "NoneType of shape ()"),
+        ("a list", "list of shape (1,)"),
+        ("too little", "ndarray of shape (1, 11, 10, 8)"),
+    ],
+)
+def test_an_op_that_returns_no_voxels_is_named(result, answer):
+    """With its answer and its line: a forgotten return is the usual mistake."""
+
+    class ForgetfulPipe(ValuePipe, op=Forgetful): ...
+
+    pipe = ForgetfulPipe(opened(), result).batch_patches(1)
+
+    with pytest.raises(SampleError) as refusal:
+        next(iter(vp.DataLoader2(pipe)))
+
+    assert f"Forgetful.apply() returned {answer}" in str(refusal.value)
+    assert "Return an array of shape (C, 12, 10, 8)." in str(refusal.value)
+    assert "test_value_pipes.py" in str(refusal.value)

@@ -54,6 +54,7 @@ raising = broken_package:yields_then_raises
 mine = broken_package:missing
 [voxpipe.formats]
 own = broken_package:missing
+wrong = broken_package:returns_words
 [voxpipe.sources]
 broken_package = broken_package:missing
 """
@@ -229,6 +230,7 @@ def test_every_broken_entry_point_is_left_out_with_one_warning(tmp_path):
         point.format("epochs", "os", "returns_words", "failed"),
         point.format("epochs", "sys", "raises", "failed"),
         point.format("formats", "own", "missing", "cannot be imported"),
+        point.format("formats", "wrong", "returns_words", "names no Format, and is left out"),
         point.format("frameworks", "json", "missing", "cannot be imported"),
         point.format("frameworks", "os", "returns_words", "failed"),
         point.format("frameworks", "sys", "raises", "failed"),

@@ -264,8 +264,7 @@ class CataloguedSource:
         def check() -> None:
             if waiting:  # emptied once the check has passed
                 future, waiting[0] = waiting[0], None
-                change = self.change(future)
-                if change:
+                if change := self.change(future):
                     raise self.stale(change, cache)
                 waiting.clear()
 

@@ -78,8 +78,7 @@ class PassCache(Generic[T]):
     def known_result(self, volumes: Sequence[Volume], how: tuple[Any, ...]) -> T | None:
         """Return the cached result of volumes, or None; reads no voxel."""
         key = (how, *map(version_key, volumes))
-        result = self.memory.get(key)
-        if result is not None:
+        if (result := self.memory.get(key)) is not None:
             return result
         file = self._file([volume.content_key for volume in volumes], how)
         entry = None if file is None else load_entry(file, self._decode)

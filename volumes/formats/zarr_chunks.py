@@ -400,8 +400,7 @@ def _plug_in(metadata: ArrayMetadata) -> Decoder | None:
 
 
 def _decoder(codec: Codec) -> Decode:
-    make = _DECODERS.get(codec.name)
-    if make is None:
+    if (make := _DECODERS.get(codec.name)) is None:
         raise NotOurs(f"codec {codec.name!r}")
     return make(codec)
 
