@@ -31,7 +31,8 @@ every_number = pytest.mark.parametrize("workers", [0, 1, 2, 3])
 numbers_and_hooks = pytest.mark.parametrize(
     ("workers", "hook"),
     [
-        *(pytest.param(n, None, id=str(n)) for n in (0, 1, 2, 3)),
+        *(pytest.param(n, None, id=str(n)) for n in (0, 3)),
+        *(pytest.param(n, None, marks=pytest.mark.slow, id=str(n)) for n in (1, 2)),
         pytest.param(2, as_is, id="2-hook"),
         *(pytest.param(n, as_is, marks=pytest.mark.slow, id=f"{n}-hook") for n in (0, 1, 3)),
     ],

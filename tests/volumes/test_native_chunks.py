@@ -11,6 +11,7 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampled import sampled
 
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import VoxpipeError
@@ -99,7 +100,7 @@ FORMS = [
 
 
 @pytest.mark.usefixtures("_warm")
-@pytest.mark.parametrize(("form", "dtype", "codec"), FORMS)
+@pytest.mark.parametrize(("form", "dtype", "codec"), sampled(FORMS))
 def test_the_same_voxels_and_counts(tmp_path, monkeypatch, form, dtype, codec):
     """Kept chunks, kept ones among others, and none; read again while they are kept."""
     path = write(tmp_path / f"a.{'b2nd' if form == 'b2nd' else 'zarr'}", form, dtype, codec)
