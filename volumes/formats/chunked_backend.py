@@ -255,7 +255,8 @@ def refuse_conventions(
     attributes: Mapping[str, Any], name: str, neutral_values: Mapping[str, Any] = _NEUTRAL
 ) -> None:
     """Raise ``UnknownFormat`` for attributes that change values; warn of others that are unread."""
-    places = [] if _READ in attributes else [k for k in _PLACES.split() if k in attributes]
+    is_plain = neutral_values is _NEUTRAL and _READ not in attributes
+    places = [k for k in _PLACES.split() if is_plain and k in attributes]
     unread = [k for k in places if any(n not in (0, 1) for n in np.ravel(attributes[k]).tolist())]
     warn_of_coordinates(unread, name, "attributes")
     for key in filter(attributes.__contains__, neutral_values):
