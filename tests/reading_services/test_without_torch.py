@@ -69,12 +69,12 @@ def test_the_documented_op_of_your_own_has_no_torch(cases, tmp_path, monkeypatch
     """The page keeps the op and its pipe in two files, named in their first lines."""
     page = (ROOT / "docs" / "values.md").read_text("utf-8")
     _, _, section = page.partition("## An op of your own\n")
-    for block in section.split("```python\n")[1:]:
+    (tmp_path / "mypackage").mkdir()
+    for block in section.split("```python\n# ")[1:]:
         text = block.partition("```")[0]
-        name = text.removeprefix("# ").partition(":")[0]
-        (tmp_path / name).write_text(text)
+        (tmp_path / text.partition(":")[0]).write_text(f"# {text}")
     monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("invert_pipe")
+    importlib.import_module("mypackage.invert_pipe")
 
     pipe = vp.from_cases(cases).open_volume().lazy_patch(4).invert().batch_patches(1)
 
