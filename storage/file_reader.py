@@ -45,7 +45,7 @@ from .ranges import (
     CoalescePolicy,
     ObjectRanges,
     ReadRange,
-    Span,
+    StoredBox,
     check_document,
     check_whole,
     coalesce_policy,
@@ -391,13 +391,10 @@ class RowBlock:
 class RowBlocks:
     """Blocks that read a box."""
 
-    def __init__(
-        self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, *, gap: int, most: int
-    ) -> None:
-        strides = [math.prod(lengths[axis + 1 :]) * itemsize for axis in range(len(lengths))]
-        row, run = row_of(lengths, box, itemsize)
-        self._start = sum(a * s for (a, _), s in zip(box[: row + 1], strides, strict=False))
-        self._counts = [b - a for a, b in box[:row]]
+    def __init__(self, box: StoredBox, *, gap: int, most: int) -> None:
+        row, run, strides = row_of(box)
+        self._start = sum(a * s for (a, _), s in zip(box.ends[: row + 1], strides, strict=False))
+        self._counts = [b - a for a, b in box.ends[:row]]
         self._strides = strides[:row]
         self.shape = (*self._counts, run)  # of all rows; the last axis is the bytes of a row
         # The slowest axis along which rows are joined, their number, and their bytes.
@@ -459,16 +456,14 @@ class FileReader:
         self._fd = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._fd)
 
-    def read(
-        self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
-    ) -> NDArray[np.uint8]:
+    def read(self, box: StoredBox) -> NDArray[np.uint8]:
         """Return the bytes of a box of an array in C order, with the last axis along a row."""
         gap, most = coalesce_policy(self.usual)
-        blocks = RowBlocks(lengths, box, itemsize, gap=gap, most=most)
+        blocks = RowBlocks(box, gap=gap, most=most)
         out = np.empty(blocks.shape, np.uint8)
         scratch: NDArray[np.uint8] | None = None
         for block in blocks:
-            start, target = offset + block.start, out[block.target]
+            start, target = box.offset + block.start, out[block.target]
             if block.is_whole and target.flags.c_contiguous:
                 self._fill(target.reshape(-1), start)
                 continue
@@ -478,13 +473,10 @@ class FileReader:
             target[...] = as_strided(scratch, block.shape, block.strides)
         return out
 
-    def will_need(
-        self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
-    ) -> contextlib.ExitStack | None:
+    def will_need(self, box: StoredBox) -> contextlib.ExitStack | None:
         """Hint the kernel to read the bytes of a box."""
         gap, most = coalesce_policy(self.usual)
-        blocks = RowBlocks(lengths, box, itemsize, gap=gap, most=most)
-        return HINTS.tell(self._fd, offset, blocks)
+        return HINTS.tell(self._fd, box.offset, RowBlocks(box, gap=gap, most=most))
 
     def _fill(self, target: NDArray[np.uint8], start: int) -> None:
         """Read the bytes of the file from ``start`` on until the target is full."""

@@ -17,6 +17,6 @@ _HOMES = {
     "decoder_contract": "DecoderCase DecoderContract",
     "op_contract": "SpatialOpContract ValueOpContract",
     "service_contract": "ServiceContract",
-    "store_contract": "BackendContract StoreCase StoreContract",
+    "store_contract": "BackendContract RangeContract StoreCase StoreContract",
 }
 __getattr__, __dir__ = at_first_use(globals(), _HOMES)

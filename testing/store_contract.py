@@ -33,7 +33,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ..core import Region
-from ..volumes import Volume, close_volumes
+from ..volumes import ByteRange, RangeBackend, Volume, close_volumes
 from ..volumes.header import Header
 
 # Every batch carries its volumes.
@@ -48,6 +48,7 @@ VOLUMES_IN_TURN = 100
 # which other code uses.
 MOST_DESCRIPTORS = 64
 _DESCRIPTORS = "/proc/self/fd"
+_ANYTHING = 77  # content of the memory before a decode
 
 
 @dataclass(frozen=True)
@@ -330,6 +331,62 @@ class BackendContract(StoreContract):
 
         assert 0 <= volume.probe().touched_bytes(one) <= most
         assert size is None or size > 0
+
+
+class RangeContract(BackendContract):
+    """Tests of a ``RangeBackend``: its ranges, and the memory that it decodes into."""
+
+    def test_ranges_lie_in_the_files(self, case: StoreCase) -> None:
+        """Each tile has one list, the same when it comes alone, of ranges inside its files."""
+        backend = self.backend(case)
+        tiles = _tiles_of(backend)
+
+        answer = [list(ranges) for ranges in backend.read_ranges(tiles)]
+
+        assert len(answer) == len(tiles)
+        for tile, ranges in zip(tiles, answer, strict=True):
+            assert [list(each) for each in backend.read_ranges(tile[None])] == [ranges]
+            for file, start, stop, *_ in ranges:
+                assert 0 <= start < stop <= backend.files[file].size
+
+    def test_a_tile_is_decoded_into_any_memory(self, case: StoreCase) -> None:
+        """Old content of the memory has no effect; a backend with ``clears`` gets zeros."""
+        backend = self.backend(case)
+        tile = tuple(_tiles_of(backend)[0].tolist())
+        shape = backend.channels_at_once, *backend.chunks
+        contents = set()
+        for before in (0, 0 if backend.clears else _ANYTHING):
+            out = np.full(shape, before, backend.disk_dtype)
+            for place in map(list, backend.read_ranges(np.array([tile]))[0]):
+                with backend.files[place[0]].open() as file:
+                    file.seek(place[1])
+                    data = memoryview(file.read(place[2] - place[1]))
+                backend.decode(data, out, ByteRange(*place), tile)
+            contents.add(out.tobytes())
+
+        assert len(contents) == 1
+
+    def test_a_region_takes_the_bytes_of_its_tiles(self, case: StoreCase) -> None:
+        """The bytes that are fetched are those of the ranges of the tiles, each once."""
+        backend = self.backend(case)
+        region = Region((0, 0, 0), tuple(min(1, n) for n in backend.shape[1:]))
+        chunks = backend.needed_chunks(region).chunks
+        ranges = {tuple(place)[:3] for each in backend.read_ranges(chunks) for place in each}
+
+        assert backend.fetch(region) == sum(stop - start for _, start, stop in ranges)
+
+    def backend(self, case: StoreCase) -> Any:
+        """Return the open backend of the case."""
+        backend = _volume(case).probe()
+        assert isinstance(backend, RangeBackend)
+        return backend
+
+
+def _tiles_of(backend: Any) -> NDArray[np.int64]:
+    """Return the numbers of all tiles, (N, 4)."""
+    tile = backend.channels_at_once, *backend.chunks
+    counts = [-(-n // t) for n, t in zip(backend.shape, tile, strict=True)]
+    return np.stack([axis.ravel() for axis in np.indices(counts)], axis=1)
 
 
 def _volume(case: StoreCase) -> Volume:

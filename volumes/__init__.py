@@ -25,6 +25,7 @@ _HOMES = {
     "chunks.ranged_chunks": "Decoder custom_decoders register_decoder unregister_decoder",
     "conversion.convert": "convert",
     "conversion.save": "save",
+    "formats.range_backend": "ByteRange RangeBackend",
     "formats.raw": "RawHeader fastest_first open_raw",
     "formats.stored_file": "FilesBackend Format StoredFile",
     "registry": "BackendRequest custom_backends register_backend resolve_backend "

@@ -174,7 +174,7 @@ class AxisMap:
     def from_table(
         cls,
         axis: str | int,
-        table: Sequence[int],
+        table: Sequence[int] | NDArray[Any],
         policy: AxisPolicy = "nearest",
         *,
         fill: float = 0.0,
@@ -182,8 +182,10 @@ class AxisMap:
         """Return the map of a table: the stored section at each place, -1 for a missing one.
 
         The axis gets the length of the table. Sections may occur twice, in any order, or not at
-        all.
+        all. A table of booleans, one for each section, keeps the true ones.
         """
+        if all(isinstance(entry, (bool, np.bool_)) for entry in table):
+            table = np.flatnonzero(table)
         entries = tuple(operator.index(entry) for entry in table)
         if not entries or min(entries) < MISSING:
             msg = f"a table holds sections from 0, or -1, and at least one entry; got {entries}"

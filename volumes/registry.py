@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.errors import BadHeader, UnknownFormat, reader_error
+from ..core.errors import BadHeader, SampleError, UnknownFormat, reader_error
+from ..core.suggest import closest
 from ..first_use import extensions, leave_out, load
 from ..storage.location import is_url, public_name
 from .backend import Backend, ViewBackend, as_array, placed_array
@@ -148,8 +149,10 @@ def resolve_backend(request: BackendRequest) -> Any | None:
     raised; no other factory is tried.
     """
     reader = request.reader
-    if reader is not None:
-        factory = getattr(reader, "create_backend", partial(ReaderBackend, reader))
+    if isinstance(reader, str):
+        factory, reader = _factory_of(reader, request), None
+    elif reader is not None:
+        factory = getattr(reader, "create_backend", partial(_call_reader, reader))
     elif (entry := _matching(request)) is None:
         return None
     else:
@@ -161,6 +164,16 @@ def resolve_backend(request: BackendRequest) -> Any | None:
         raise reader_error(error, reader, "opening", _name_of(request))  # noqa: B904  it has its cause
     # The stored array: the field would import torch.
     return backend if vars(request)["affine"] is None else with_affine(backend, request)
+
+
+def _factory_of(name: str, request: BackendRequest) -> Factory:
+    """Return the factory of a backend by its name."""
+    factories = {entry.name: entry.factory for entry in _entries(all_formats())}
+    if name not in factories:
+        near = closest(name, factories, 0.6)
+        do = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(sorted(factories))}."
+        raise SampleError(f"{_name_of(request)} has reader={name!r}, which names no backend", do=do)
+    return factories[name]
 
 
 def _name_of(request: BackendRequest) -> str:
@@ -221,12 +234,21 @@ def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
     return tuple((entry.name, entry.matcher, entry.factory) for entry in (*BEFORE, *AFTER))
 
 
-class ReaderBackend(ViewBackend):
-    """Voxels that ``reader(path)`` returned, in memory as long as the handle."""
+def _call_reader(reader: Any, request: BackendRequest) -> Any:
+    """Return the backend of the voxels that a reader returned, or of the volume that it names."""
+    answer = reader(request.path or request.uri or request.source, **request.reader_kwargs)
+    source = getattr(answer, "located_source", None)
+    if source is None:
+        return ReaderBackend(answer, reader, request)
+    own = {"io": request.io, "storage_options": request.storage_options}
+    return replace(source, options=replace(source.options, **own)).open()
 
-    def __init__(self, reader: Any, request: BackendRequest) -> None:
-        where, name = request.path or request.uri or request.source, _name_of(request)
-        answer = reader(where, **request.reader_kwargs)
+
+class ReaderBackend(ViewBackend):
+    """Voxels that a reader returned, in memory as long as the handle."""
+
+    def __init__(self, answer: Any, reader: Any, request: BackendRequest) -> None:
+        name = _name_of(request)
         is_pair = isinstance(answer, tuple) and len(answer) == 2
         values, affine = answer if is_pair else (answer, None)
         is_image = any(hasattr(values, member) for member in ("dataobj", "GetDirection"))
@@ -265,6 +287,7 @@ _ROWS = (
     (".gipl .vtk", "ITK", "SimpleITK", ""),
     (".png .jpg .jpeg .bmp .gif .webp .exr", "single pictures", "SimpleITK", ""),
     (".npz", "NumPy's archive", "numpy", ""),
+    (".raw .bin .dat", "bare voxels", "", 'voxpipe.raw_volume("FILE", dtype=..., shape=...)'),
     (".par", "Philips PAR", "nibabel", ""),
     (".brik .head", "AFNI", "nibabel", "3dAFNItoNIFTI FILE"),
     (".mif .mih", "MRtrix", "", "mrconvert FILE OUT.nii"),

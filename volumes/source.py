@@ -61,7 +61,11 @@ class Options:
     def request(self, **place: Any) -> BackendRequest:
         """Return the request for a factory."""
         affine = None if self.affine is None else affine_matrix(self.affine)
-        return BackendRequest(**{**vars(self), "affine": affine}, **place)
+        own = {**vars(self), "affine": affine}
+        if "reader" in self.reader_kwargs:  # the name of a backend
+            own["reader_kwargs"] = {**self.reader_kwargs}
+            own["reader"] = own["reader_kwargs"].pop("reader")
+        return BackendRequest(**own, **place)
 
 
 _MOST_FOLDERS = 16  # in which the error for a folder looks for volumes

@@ -47,17 +47,16 @@ class Volume:
     Parameters
     ----------
     source
-        A path, a URL that fsspec understands, an array or a tensor ((I, J), (I, J, K)
-        or (C, I, J, K)), an image of nibabel, TorchIO, ITK or SimpleITK, a ``MetaTensor`` of
-        MONAI, or a zarr Store, Array or Group. An array is not copied, and must not change while
-        an epoch reads it. A list of these: a volume of their channels.
+        A path, a URL of fsspec, an array or a tensor ((I, J), (I, J, K) or (C, I, J, K)), an image
+        of nibabel, TorchIO, ITK or SimpleITK, a ``MetaTensor``, or a zarr Store, Array or Group. A
+        list of these is a volume of channels. An array must not change during an epoch.
     affine
         4x4, voxel index to world millimetres, RAS+; overrides the stored one.
     kind
         ``"intensity"`` or ``"label"``; by default a ``LabelMap`` of TorchIO is a label.
     reader
-        ``reader(path) -> (voxels, affine)``, or an object with
-        ``create_backend(request)``. Opens the source instead of the registered backends.
+        ``reader(path) -> (voxels, affine)``, an object with ``create_backend(request)``, or a
+        backend's name. Opens the source instead of the registered backends.
     storage_options
         Options of the fsspec file system, credentials for instance.
     io
@@ -68,8 +67,7 @@ class Volume:
         virtual data of HDF5) and of links in a zarr folder. ``"same_folder"``: files in that of
         the header. ``"anywhere"``: any file that this process can read.
     **reader_kwargs
-        For the backend or the reader: ``level=2`` of a zarr pyramid, or ``axes="zyx"``, the stored
-        axes of an array without names, one letter each.
+        For the backend or the reader: ``level=2`` of a zarr pyramid, or ``axes="zyx"`` of an array.
 
     Raises
     ------
@@ -120,6 +118,8 @@ class Volume:
         if kind not in KINDS:
             raise ValueError(f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}")
         override = None if affine is None else given_affine(as_array(affine), "this volume")
+        if isinstance(reader, str):  # manifests hold it
+            reader_kwargs["reader"], reader = reader, None
         arguments = (override, reader, dict(storage_options or {}), reader_kwargs, io, follow)
         is_usual = reader is None and arguments == _USUAL_ARGUMENTS
         options = USUAL_OPTIONS if is_usual else Options(*arguments)

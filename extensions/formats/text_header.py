@@ -28,6 +28,7 @@ from ...volumes.formats.raw import (
     RAS_OF_LPS,
     LocalRaw,
     RawHeader,
+    SplitRaw,
     fastest_first,
     open_raw,
     world_affine,
@@ -245,30 +246,39 @@ def open_text(file: StoredFile, parse: Callable[[bytes, str], TextHeader]) -> Ba
 def _open_several(
     header: TextHeader, header_file: StoredFile, files: Sequence[StoredFile]
 ) -> Backend:
-    """Return the backend of voxels in several files, which are put together once when read.
+    """Return the backend of voxels in several files, each with the same number of bytes, in order.
 
-    Each holds the same number of bytes, in order.
+    Raw voxels are read where they are. Compressed ones, and files that end within an entry of each
+    axis, are put together once when read.
     """
     skip, fields = header.skip + header.raw.offset, replace(header.raw, offset=0)
-    part, rest = divmod(fields.voxel_bytes, len(header.data_files))
+    count, name = len(files), header_file.name
+    part, rest = divmod(fields.voxel_bytes, count)
     if rest:
-        count, name = len(header.data_files), header_file.name
         msg = f"{name} spreads {fields.voxel_bytes} bytes of voxels over {count} files."
         raise BadHeader(msg, do="Check whether a file is missing from the list.")
-    for file in files if header.encoding == "raw" else ():
+    is_raw = header.encoding == "raw"
+    for file in files if is_raw else ():
         check_size(file.name, file.size, skip + part)
+    starts = [file.size - part if header.from_end else skip for file in files] if is_raw else []
+    IO_COUNTERS.count(headers=1)
+    sizes = fields.layout.sizes
+    leads = [n for n in range(1, len(sizes)) if math.prod(sizes[:n]) % count == 0]
+    if is_raw and leads:
+        counts = [math.prod(sizes[: leads[0]]) // count] * count
+        several = [header_file, *files]
+        return SplitRaw(fields, several, name, lead=leads[0], counts=counts, starts=starts)
 
     def write(raw: BinaryIO) -> None:
-        for file in files:
+        for file, start in zip(files, starts or [skip] * count, strict=True):
             with file.open() as stream:
-                stream.seek(file.size - part if header.from_end else skip)
-                if header.encoding == "raw":
+                stream.seek(start)
+                if is_raw:
                     copy(stream, raw, part, file.name)
                 else:
                     decompress(stream, raw, header.encoding, part, file.name)
 
-    IO_COUNTERS.count(headers=1)
-    return LocalRaw(fields, [header_file, *files], header_file.name, write)
+    return LocalRaw(fields, [header_file, *files], name, write)
 
 
 def parse_nrrd(head: bytes, name: str) -> TextHeader:

@@ -18,7 +18,7 @@ from voxpipe.core.context import holding
 from voxpipe.core.errors import TruncatedVolume, VolumeError
 from voxpipe.storage import file_reader
 from voxpipe.storage.file_reader import RowBlocks, choose_io, file_system_at
-from voxpipe.storage.ranges import COALESCING, CoalescePolicy
+from voxpipe.storage.ranges import COALESCING, CoalescePolicy, StoredBox
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats import raw as local_voxels
 
@@ -143,7 +143,7 @@ def test_blocks_hold_exactly_the_rows_of_the_box(lengths, data, itemsize, gap, m
     ends = [data.draw(st.integers(0, n - 1)) for n in lengths]
     box = [(a, data.draw(st.integers(a + 1, n))) for a, n in zip(ends, lengths, strict=True)]
     file = np.random.default_rng(0).integers(0, 256, np.prod(lengths) * itemsize, np.uint8)
-    blocks = RowBlocks(lengths, box, itemsize, gap=gap, most=most)
+    blocks = RowBlocks(StoredBox(lengths, box, itemsize, 0), gap=gap, most=most)
     out = np.zeros(blocks.shape, np.uint8)
     spans = []
 

@@ -443,7 +443,7 @@ def test_ranges_give_what_a_map_gives(data):
     most = data.draw(st.integers(2, 64))
 
     index, part = layout.index(region, channels)
-    rows = rows_of_box(*fields.box(index), most)
+    rows = rows_of_box(fields.box(index), most)
     flat = np.frombuffer(b"".join(stored[a:b] for a, b in rows), "<i2")
     found = layout.fold(flat.reshape(index.shape))[slice(*part)]
 

@@ -289,6 +289,10 @@ class CataloguedSource:
                 for h in (self.entry.header, backend.header)
             )
             raise self.stale(f"its header was {before} and is {now}", cache)
+        # The stamp of the manifest is of the first file alone.
+        has_more = len(getattr(backend, "files", ())) > 1
+        if has_more and backend.header.stamp != self.entry.header.stamp:
+            raise self.stale("another of its files was written again", cache)
         return backend
 
     def _documents_token(self) -> str:

@@ -150,7 +150,7 @@ class RangedChunks(ChunkSource):
         self._usual = CoalescePolicy(getattr(store, "gap", 0), getattr(store, "most", 1 << 62))
         self.is_far = works_ahead(store)
         self._more = most_of_object(store, chunk_bytes)
-        self._ahead = opening_session().ahead
+        self.ahead = opening_session().ahead
 
     def fetch_chunks(self, chunks: ChunkIndices) -> Bytes:
         bodies: dict[int, memoryview | None] = {}
@@ -158,7 +158,7 @@ class RangedChunks(ChunkSource):
         rest = np.arange(len(chunks))
         if self.is_far:
             indices = [*map(tuple, np.asarray(chunks).tolist())]
-            if ahead := self._ahead.take(self._token, indices):
+            if ahead := self.ahead.take(self._token, indices):
                 bodies = {n: ahead[index] for n, index in enumerate(indices) if index in ahead}
                 rest = np.array([n for n in rest.tolist() if n not in bodies], np.int64)
                 absent = [indices[n] for n in rest.tolist()]
@@ -201,7 +201,7 @@ class RangedChunks(ChunkSource):
             return None
         fetch_ahead = partial(self._fetch_ahead, store, coalesce_policy(self._usual))
         indices = [*map(tuple, np.asarray(chunks).tolist())]
-        return self._ahead.begin(self._token, indices, lambda _: size, store, fetch_ahead)
+        return self.ahead.begin(self._token, indices, lambda _: size, store, fetch_ahead)
 
     async def _fetch_ahead(
         self,
@@ -214,7 +214,7 @@ class RangedChunks(ChunkSource):
 
         Leaves out chunks that end early: the read requests them again and raises.
         """
-        pieces = self._ahead.small.find(self._token, chunks)
+        pieces = self.ahead.small.find(self._token, chunks)
         chunks = [index for index in chunks if index not in pieces]
         if not chunks:
             return pieces
@@ -225,7 +225,7 @@ class RangedChunks(ChunkSource):
             )
         except DAMAGE:
             # The read requests it again and raises.
-            forget_bytes(self._ahead, self._token)
+            forget_bytes(self.ahead, self._token)
             return pieces
         pairs = zip(chunks, places.ranges(), strict=True)
         ranges = {index: place for index, place in pairs if place}
@@ -248,7 +248,7 @@ class RangedChunks(ChunkSource):
                 del bodies[index]
         # Do not keep chunks twice, in a kept object, nor those that an index knows to be absent.
         alone = {i: piece for i, piece in bodies.items() if i in rest or not extents}
-        self._ahead.small.keep(self._token, alone)
+        self.ahead.small.keep(self._token, alone)
         return {**pieces, **bodies}
 
     async def _indices(
@@ -264,7 +264,7 @@ class RangedChunks(ChunkSource):
             # Shorter than the request: the answer is the whole shard.
             if answer is not None and len(answer) < SMALL_BYTES:
                 shard = {(request.object,): memoryview(answer)}
-                self._ahead.small.keep(_objects(self._token), shard)
+                self.ahead.small.keep(_objects(self._token), shard)
         pairs = zip(requests, map(by_request.__getitem__, wide), strict=True)
         # Cut each answer to the requested range.
         return [
@@ -281,7 +281,7 @@ class RangedChunks(ChunkSource):
         later: RequestPriority,
     ) -> dict[str, _Piece]:
         """Return the shards that are here or are requested whole."""
-        small = self._ahead.small.find(_objects(self._token), [(key,) for key in extents])
+        small = self.ahead.small.find(_objects(self._token), [(key,) for key in extents])
         here = {key: _Piece(0, data) for (key,), data in small.items() if data is not None}
         absent = [place for place in places.values() if place.object not in here]
         objects = nearly_whole(CoalescedRanges(absent, *policy).requests, extents, policy.longest)
@@ -289,7 +289,7 @@ class RangedChunks(ChunkSource):
         requests = [
             place
             for key, place in ranges.items()
-            if key in objects or self._ahead.requests.holds((self._token, place))
+            if key in objects or self.ahead.requests.holds((self._token, place))
         ]
         for place, answer in (await self._share(store, requests, later, stays=True)).items():
             if answer is not None:
@@ -312,7 +312,7 @@ class RangedChunks(ChunkSource):
 
         def begin(request: ReadRange) -> asyncio.Future[bytes | None] | None:
             size = -request.start if request.stop is None else request.stop - request.start
-            key, pool = (self._token, request), self._ahead.requests
+            key, pool = (self._token, request), self.ahead.requests
             return pool.begin(key, size, partial(fetch, request), later=later, stays=stays)
 
         futures = {
@@ -399,6 +399,15 @@ class Bytes(FetchedChunks):
         by_number.update((n, (piece, None)) for n, piece in self._bodies.items())
         return {index: by_number[n] for n, index in enumerate(indices)}
 
+    def piece(self, index: Index) -> memoryview:
+        """Return the bytes of a chunk that is stored; ``EOFError`` if they end early."""
+        piece, place = self._pieces[index]
+        if shortage := _shortage(piece, place):
+            raise EOFError(shortage)
+        if piece is None:
+            raise EOFError("its bytes are gone")
+        return piece
+
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
         source = self._source
         buffer, place = self._pieces[index]
@@ -415,7 +424,7 @@ class Bytes(FetchedChunks):
                 return True
             except BaseException as error:
                 if not look:
-                    forget_bytes(source._ahead, source._token, index)
+                    forget_bytes(source.ahead, source._token, index)
                 is_last = look == looks - 1 or not isinstance(error, Exception)
                 if is_last or (look and isinstance(error, (MemoryError, VoxpipeError))):
                     raise
@@ -443,7 +452,9 @@ class Decoder(Protocol):
     """Decoder of the stored bytes of one chunk. Several threads may use it at once.
 
     With a true attribute ``strided``, ``out`` may have any strides. Without, it is in C order
-    without gaps.
+    without gaps. With a true attribute ``clears``, ``out`` is zero before each decode, for decoders
+    that add to it. Without, its values are undefined. Zarr arrays take a decoder by the name of
+    its codec, own formats as ``RangeBackend(decoder=)``.
 
     Examples
     --------
@@ -469,7 +480,7 @@ class Decoder(Protocol):
         data
             The bytes encoded by the codec. Read-only.
         out
-            The whole chunk, in stored axes and type, with undefined values.
+            The whole chunk, in stored axes and type: zero with ``clears``, else undefined.
 
         Raises
         ------

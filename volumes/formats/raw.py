@@ -10,8 +10,9 @@ import io
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, Affine, Region
 from ...core.errors import TruncatedVolume
+from ...core.lru_cache import LRUCache
 from ...storage.decompress import BEST_RATIOS, decompress
 from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.file_reader import HINTS, FileReader, IoChoice, choose_io, file_system_at
@@ -26,11 +28,12 @@ from ...storage.ranges import (
     REMOTE_RUN,
     CoalescePolicy,
     Span,
+    StoredBox,
     coalesce,
     coalesce_policy,
     rows_of_box,
 )
-from ...storage.read_ahead import Ticket
+from ...storage.read_ahead import Closable, Ticket, joint_ticket
 from ...storage.remote import RemoteFile
 from ...storage.retry import read_anew
 from ...storage.volume_cache import VolumeCache, is_in_memory
@@ -60,11 +63,14 @@ class RawHeader:
     affine: tuple[float, ...] = IDENTITY  # voxel to millimetres, 16 entries row by row
     slope: float = 1.0
     intercept: float = 0.0
+    step: int = 0  # bytes from an entry of the first axis to the next; 0 without gaps between them
 
     @property
     def voxel_bytes(self) -> int:
-        """Bytes of all voxels."""
-        return math.prod(self.layout.sizes) * self.dtype.itemsize
+        """Bytes from the first voxel to the end of the last one."""
+        first, *rest = self.layout.sizes
+        size = math.prod(rest) * self.dtype.itemsize
+        return (first - 1) * (self.step or size) + size
 
     def header(self, access: Access) -> Header:
         """Return the header of the backend."""
@@ -72,10 +78,10 @@ class RawHeader:
         fields = layout.shape, self.affine, self.dtype, None, access, *scale
         return Header(*fields, names_axes=layout.is_named)
 
-    def box(self, index: Region) -> tuple[Sequence[int], Sequence[Span], int, int]:
-        """Return shape, ranges, bytes of a number and offset of a region of the stored array."""
+    def box(self, index: Region) -> StoredBox:
+        """Return the place of a region of the stored array in the file."""
         ends = list(zip(index.start, index.stop, strict=True))
-        return self.layout.sizes, ends, self.dtype.itemsize, self.offset
+        return StoredBox(self.layout.sizes, ends, self.dtype.itemsize, self.offset, self.step)
 
 
 def fastest_first(sizes: Sequence[int], axes: Triple = (0, 1, 2), colours: int = 1) -> Layout:
@@ -180,7 +186,11 @@ class LocalRaw(FilesBackend):
             if buffer is None:
                 buffer = self._map = MAPS.add(file)
             fields = self._fields
-            self._view = np.ndarray(fields.layout.sizes, self._dtype, buffer, fields.offset)
+            sizes, strides = fields.layout.sizes, None
+            if fields.step:
+                plane = np.ndarray(sizes[1:], self._dtype, buffer, fields.offset).strides
+                strides = fields.step, *plane
+            self._view = np.ndarray(sizes, self._dtype, buffer, fields.offset, strides)
         else:
             self._reader = FileReader(file, choice, name)
         self._choice = choice
@@ -209,7 +219,7 @@ class LocalRaw(FilesBackend):
                     resident = count * min(stride, resident + MAPPED_AROUND)
                 MAPS.touch(self._map, min(size, resident), start, start + size)
         else:
-            flat = self._reader.read(*self._fields.box(index)).reshape(-1)
+            flat = self._reader.read(self._fields.box(index)).reshape(-1)
             array = flat.view(self._dtype).reshape(index.shape)
         return Voxels(layout.fold(array)[first:last], self.header.slope, self.header.intercept)
 
@@ -229,8 +239,8 @@ class LocalRaw(FilesBackend):
             return None
         index, _ = self._fields.layout.index(region, channels)
         if self._view is None:
-            return self._reader.will_need(*self._fields.box(index))
-        return None if self._map is None else self._map.prefetch(*self._fields.box(index))
+            return self._reader.will_need(self._fields.box(index))
+        return None if self._map is None else self._map.prefetch(self._fields.box(index))
 
     def _decode(self) -> None:
         """Make the decoded copy; read a damaged remote file again."""
@@ -283,14 +293,94 @@ class RemoteRaw(FilesBackend):
     def prefetch(self, region: Region, channels: Channels | None = None) -> Ticket | None:
         return self._remote.prefetch(self._runs(self._fields.layout.index(region, channels)[0])[1])
 
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        return self.read(region, channels).array.nbytes
+
     def _runs(self, index: Region) -> tuple[list[Span], list[Span]]:
         """Return the rows of a region of the stored array, and the joined spans of the requests."""
         gap, most = coalesce_policy(CoalescePolicy(REMOTE_ROWS_GAP, REMOTE_RUN))
-        rows = rows_of_box(*self._fields.box(index), most)
+        rows = rows_of_box(self._fields.box(index), most)
         return rows, coalesce(rows, gap, most)
 
+
+class StoredAxes(Layout):
+    """Layout of an array whose regions have its stored axes."""
+
+    def index(self, region: Region, channels: Channels | None = None) -> tuple[Region, Channels]:
+        return region, (0, 1)
+
+    def fold(self, array: NDArray[Any]) -> NDArray[Any]:
+        return array[None]
+
+
+MOST_OPEN = 64
+"""Files of one volume that are open at a time."""
+
+
+class SplitRaw(FilesBackend):
+    """Voxels in several files, each with some entries of the leading axes, in order.
+
+    ``lead`` counts these axes. ``counts`` are the entries of each file, ``starts`` the bytes before
+    its first voxel; ``fields.step`` is the distance of its entries.
+    """
+
+    def __init__(
+        self,
+        fields: RawHeader,
+        files: Sequence[StoredFile],
+        name: str,
+        *,
+        lead: int,
+        counts: Sequence[int],
+        starts: Sequence[int],
+    ) -> None:
+        self._fields, self._lead, self._starts, self._counts = fields, lead, starts, counts
+        self._ends = np.cumsum(counts, dtype=np.int64)
+        self._open = LRUCache[LocalRaw | RemoteRaw](most=MOST_OPEN)
+        super().__init__(files, fields.header("range"), name)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        layout = self._fields.layout
+        index, (first, last) = layout.index(region, channels)
+        pieces = [file.read(box).array[0] for file, box in self._parts(index)]
+        whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        array = layout.fold(whole.reshape(index.shape))
+        return Voxels(array[first:last], self.header.slope, self.header.intercept)
+
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        return self.read(region, channels).array.nbytes
+        return touch(self.read(region, channels).array)
+
+    def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
+        index = self._fields.layout.index(region, channels)[0]
+        return joint_ticket(file.prefetch(box) for file, box in self._parts(index))
+
+    def _parts(self, index: Region) -> Iterator[tuple[LocalRaw | RemoteRaw, Region]]:
+        """Yield the files of a region, in order, and the box in each."""
+        lead = self._lead
+        ranges = [range(*ends) for ends in zip(index.start[:lead], index.stop[:lead], strict=True)]
+        entries = np.ravel_multi_index(np.ix_(*ranges), self._fields.layout.sizes[:lead]).ravel()
+        which = self._ends.searchsorted(entries, "right")
+        cuts = ((np.diff(entries) != 1) | (np.diff(which) != 0)).nonzero()[0] + 1
+        for run in np.split(np.arange(len(entries)), cuts):
+            number, first, last = (
+                int(n) for n in (which[run[0]], entries[run[0]], entries[run[-1]])
+            )
+            before = int(self._ends[number]) - self._counts[number]
+            start, stop = (
+                (first - before, *index.start[lead:]),
+                (last + 1 - before, *index.stop[lead:]),
+            )
+            yield self._open.get_or(number, partial(self._open_file, number)), Region(start, stop)
+
+    def _open_file(self, number: int) -> LocalRaw | RemoteRaw:
+        """Open one file as an array of its entries."""
+        file, rest = self.files[number - len(self._counts)], self._fields.layout.sizes[self._lead :]
+        sizes = self._counts[number], *rest
+        layout = StoredAxes(sizes, tuple(range(len(sizes))), (None, None, None))
+        fields = replace(self._fields, layout=layout, offset=self._starts[number])
+        check_size(file.name, file.size, fields.offset + fields.voxel_bytes)
+        kind = RemoteRaw if isinstance(file, RemoteFile) else LocalRaw
+        return kind(fields, [file], file.name)
 
 
 # LPS negates the first two axes.

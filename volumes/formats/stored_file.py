@@ -49,8 +49,8 @@ from ...storage.file_reader import (
     open_regular,
 )
 from ...storage.location import is_url, public_name
-from ...storage.ranges import LOCAL_GAP, LOCAL_RUN, CoalescePolicy, Span, coalesce_policy
-from ...storage.remote import RemoteFile
+from ...storage.ranges import LOCAL_GAP, LOCAL_RUN, CoalescePolicy, StoredBox, coalesce_policy
+from ...storage.remote import RemoteFile, open_remote
 from ..backend import Backend
 from ..header import Header
 from ..registry import BackendRequest
@@ -108,19 +108,17 @@ class MappedFile(mmap.mmap):
 
     pages: _MappedPages
 
-    def prefetch(
-        self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
-    ) -> ExitStack | None:
+    def prefetch(self, box: StoredBox) -> ExitStack | None:
         """Send a hint to the system that a box of an array in C order will be read."""
         # Through the path, not the map: Python holds its lock while ``madvise`` waits for the disk,
         # and both fill the same page cache. A kept descriptor would double those of a volume.
         gap, most = coalesce_policy(CoalescePolicy(LOCAL_GAP, LOCAL_RUN))
-        blocks = RowBlocks(lengths, box, itemsize, gap=gap, most=most)
+        blocks = RowBlocks(box, gap=gap, most=most)
         # The read reports errors of the file.
         with contextlib.suppress(OSError, VolumeError):
             fd = open_regular(self.pages.path)
             try:
-                return HINTS.tell(fd, self.pages.start + offset, blocks)
+                return HINTS.tell(fd, self.pages.start + box.offset, blocks)
             finally:
                 os.close(fd)
         return None
@@ -368,6 +366,25 @@ class RemoteStoredFile(RemoteFile):
 
 StoredFile = LocalStoredFile | RemoteStoredFile
 """One version of a file, as formats open it; holds no handle."""
+
+
+def common_store(files: Sequence[StoredFile]) -> tuple[Any, list[str]]:
+    """Return one store of several files, and their keys in it."""
+    local = [file.path for file in files if isinstance(file, LocalStoredFile)]
+    if local and len(local) == len(files):
+        return LocalRanges(os.sep), [os.path.abspath(path)[1:] for path in local]
+    remote = [file for file in files if isinstance(file, RemoteStoredFile)]
+    if len(files) == len(remote) == 1:
+        return remote[0].store, [""]
+    folders = {posixpath.dirname(file._url) for file in remote}
+    if len(remote) != len(files) or len(folders) != 1:
+        msg = f"{files[0].name} is one of {len(files)} files in several places"
+        raise SampleError(msg, do="Put remote files of one volume into one folder.")
+    store, keys = open_remote(folders.pop(), remote[0]._options), list[str]()
+    for file in remote:
+        keys.append(posixpath.basename(file._url))
+        store.expect(keys[-1], file._facts)
+    return store, keys
 
 
 def place_in_archive(name: str) -> str:

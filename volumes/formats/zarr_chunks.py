@@ -350,6 +350,8 @@ class ZarrDecoder:
             target = out.transpose(self._order)
             in_place = self.strided or target.flags.c_contiguous
             room = target if in_place else np.empty(self._shape, out.dtype)
+            if getattr(self._plug_in, "clears", False):
+                room[...] = 0
             self._plug_in.decode_into(memoryview(content).toreadonly(), room)
             if not in_place:
                 target[...] = room
