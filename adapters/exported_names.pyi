@@ -1,5 +1,6 @@
 """The names of extensions in voxpipe.adapters, written by tools/write_chained_forms.py."""
 
 from ..extensions.torchdata.adapters import CacheTimeout, Shuffle
+from ..extensions.torchdata.runtime import Runtime
 
-__all__: list[str] = ['CacheTimeout', 'Shuffle']
+__all__: list[str] = ['CacheTimeout', 'Runtime', 'Shuffle']

@@ -1,0 +1,387 @@
+"""The adapter that runs one pipe in threads or processes of its own, on a device, or pinned."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import random
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterDataPipe
+
+from ...adapters.adapter import Adapter
+from ...adapters.timeout import ITEM_SECONDS
+from ...core import Sample
+from ...core.errors import GraphError, ItemTimeout, WorkerDied
+from ...core.validate import validate_int
+from ...datapipes.datapipe import PerItem, SameLength
+from ...graph import (
+    Pipe,
+    RewriteResult,
+    Rule,
+    Site,
+    Traits,
+    chained_name,
+    describe,
+    origin_of,
+    traits_of,
+    walk,
+    with_parents,
+)
+from ...graph.rewrite import sweep
+
+_AHEAD = 2  # items under way for each thread
+_STOP_SECONDS = 2.0
+
+
+class Runtime(Adapter):
+    """Run one pipe in threads or processes of its own, on a device, or pinned to cores.
+
+    The order of the items and the batches stay the same. The pipe must make one item of each item,
+    and remember nothing in between: a function of ``map``, or an op.
+
+    Parameters
+    ----------
+    at
+        Chained name of the pipes, such as ``"map"``.
+    threads
+        Number of its threads, in the process that runs the pipe. They help where the work releases
+        Python's lock. A function that draws from a global generator is refused.
+    processes
+        Number of its processes, for each process that runs the pipe. Items travel by pickle. A
+        function draws the same numbers as without them.
+    device
+        Device of the tensors that the pipe gets, such as ``"cuda"``. Its results come back to the
+        device of the item.
+    cores
+        Numbers of the cores that the threads or processes may use (Linux).
+
+    Raises
+    ------
+    GraphError
+        No pipe has this name, or the pipe is of another kind.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> pipe = IterableWrapper([1, -2, 3]).map(abs)
+    >>> list(Runtime("map", threads=2)(pipe))
+    [1, 2, 3]
+    """
+
+    def __init__(
+        self,
+        at: str,
+        *,
+        threads: int = 0,
+        processes: int = 0,
+        device: Any = None,
+        cores: Sequence[int] | None = None,
+    ) -> None:
+        self.threads = validate_int("threads", threads, least=0)
+        self.processes = validate_int("processes", processes, least=0)
+        if threads and processes:
+            raise ValueError("Runtime takes threads= or processes=, not both")
+        if not (threads or processes or device is not None or cores is not None):
+            raise ValueError(
+                "Runtime changes nothing: give threads=, processes=, device= or cores="
+            )
+        self.at, self.device = at, None if device is None else str(torch.device(device))
+        self.cores = None if cores is None else tuple(sorted({*map(int, cores)}))
+        if self.cores is not None:
+            usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+            if not {*self.cores} <= usable or not self.cores:
+                have = ", ".join(map(str, sorted(usable))) or "none that can be chosen"
+                raise ValueError(f"cores={self.cores}: this process may use {have}")
+
+    def rewrite(self, pipe: Pipe) -> RewriteResult:
+        every = [*walk(pipe)]
+        pipes = [each for each in every if chained_name(each) == self.at]
+        if not pipes:
+            names = ", ".join(dict.fromkeys(map(chained_name, every)))
+            msg = f"Runtime(at={self.at!r}) names no pipe; there is {names}"
+            raise GraphError(msg, do="Give the chained name of one of these.").at(origin_of(pipe))
+        for each in pipes:
+            if not traits_of(each).per_item:
+                msg = (
+                    f"Runtime(at={self.at!r}): {describe(each)} does not take its items one by one"
+                )
+                do = "Name a pipe that makes one item of each item, such as map."
+                raise GraphError(msg, do=do).at(origin_of(each))
+
+        def match(site: Site) -> Any:
+            return site.pipe if chained_name(site.pipe) == self.at else None
+
+        return sweep(pipe, (Rule("runtime", match, lambda member: RunApart(member, self)),))
+
+    def __repr__(self) -> str:
+        return f"Runtime({self.at!r}, {self.words()})"
+
+    def words(self) -> str:
+        """Return the settings as arguments."""
+        names = ("threads", "processes", "device", "cores")
+        return ", ".join(f"{name}={v!r}" for name in names if (v := getattr(self, name)))
+
+
+class RunApart(SameLength):
+    """A pipe per item that runs apart from the others."""
+
+    def __init__(self, pipe: Any, runtime: Runtime) -> None:
+        (parent,) = (each for each in vars(pipe).values() if isinstance(each, IterDataPipe))
+        super().__init__(parent)
+        self._runtime, self._work = runtime, _Work(pipe, runtime.device)
+        vars(self)["origin"] = origin_of(pipe)
+        self._pool: Any = None
+
+    @property
+    def traits(self) -> Traits:
+        return replace(traits_of(self._work.member), ahead=True)
+
+    def describe(self) -> str:
+        """Return the pipe and where it runs."""
+        return f"{describe(self._work.member)} [{self._runtime.words()}]"
+
+    def settings(self) -> Any:
+        """Return the settings of the pipe alone: where it runs changes no batch."""
+        return describe(self._work.member)
+
+    def __getstate__(self) -> Any:
+        return {**super().__getstate__(), "_pool": None}
+
+    def shutdown(self) -> None:
+        """End its threads or processes; a later pass starts others."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+    def _start(self) -> Any:
+        """Return the running threads or processes."""
+        runtime = self._runtime
+        if self._pool is None:
+            if runtime.processes:
+                self._pool = _Processes(runtime.processes, self._work, runtime.cores)
+            else:
+                name = "voxpipe-runtime"
+                self._pool = ThreadPoolExecutor(runtime.threads or 1, name, _pin, (runtime.cores,))
+            weakref.finalize(self, self._pool.shutdown, cancel_futures=True)
+        return self._pool
+
+    def __iter__(self) -> Iterator[Any]:
+        runtime, pool = self._runtime, self._start()
+        most = runtime.processes or _AHEAD * max(1, runtime.threads)
+        under_way: deque[tuple[Any, Any]] = deque()
+        items, is_first, is_done = iter(self.parent), True, False
+        try:
+            while True:
+                # The first item runs alone: draws of a thread show in the global generators.
+                while not is_done and len(under_way) < (1 if is_first else most):
+                    try:
+                        item = next(items)
+                    except StopIteration:
+                        is_done = True
+                        break
+                    before = _states()
+                    call = (before, item) if runtime.processes else (self._work, item)
+                    under_way.append((pool.submit(*call), before))
+                if not under_way:
+                    return
+                future, before = under_way[0]
+                result = self._wait(future)
+                under_way.popleft()
+                if runtime.processes:
+                    after, result = result
+                    _set_states(after)
+                elif is_first and not _equal(before, _states()):
+                    msg = (
+                        f"{describe(self._work.member)} draws from a global generator, and threads "
+                    )
+                    do = "Use processes=, or draw from a generator that the item seeds."
+                    raise GraphError(f"{msg}would mix the numbers of items", do=do).at(self.origin)
+                is_first = False
+                yield result
+        finally:
+            if under_way and runtime.processes:
+                self.shutdown()  # their answers would be those of the next pass
+            for future, _ in under_way:
+                future.cancel()
+
+    def _wait(self, future: Any) -> Any:
+        try:
+            return future.result(ITEM_SECONDS)
+        except TimeoutError as error:
+            if not isinstance(error, _Late) and (isinstance(future, _Answer) or future.done()):
+                raise  # of the work itself
+            msg = f"{self.describe()} has not made an item in {ITEM_SECONDS:g} s"
+            raise ItemTimeout(msg).at(self.origin) from error
+        except EOFError as error:
+            msg = f"a process of {self.describe()} died"
+            raise WorkerDied(msg, do="Look for its reason above, or for one of memory.") from error
+
+
+class _Processes:
+    """Processes with one item each, in turn; they end with this process."""
+
+    def __init__(self, count: int, work: _Work, cores: Sequence[int] | None) -> None:
+        context, payload = multiprocessing.get_context("forkserver"), pickle.dumps(work)
+        # Workers are daemons, which may have no children; these end with them all the same.
+        vars(multiprocessing.current_process())["_config"].pop("daemon", None)
+        self._running: deque[tuple[Any, Any]] = deque()
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, payload, cores), daemon=True)
+            process.start()
+            theirs.close()
+            self._running.append((process, ours))
+
+    def submit(self, states: Any, item: Any) -> _Answer:
+        """Send an item to the process whose turn it is."""
+        _, channel = self._running[0]
+        self._running.rotate(-1)
+        with contextlib.suppress(OSError):  # the answer says that it is dead
+            channel.send_bytes(pickle.dumps((states, item)))
+        return _Answer(channel)
+
+    def shutdown(self, **_: Any) -> None:
+        """End the processes, also those that are at work."""
+        for process, channel in self._running:
+            channel.close()
+            process.terminate()
+        for process, _channel in self._running:
+            process.join(_STOP_SECONDS)
+            if process.is_alive():
+                process.kill()
+            process.join()
+        self._running.clear()
+
+
+class _Late(TimeoutError):
+    """There is no answer yet."""
+
+
+class _Answer:
+    """The answer of a process."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def result(self, seconds: float) -> Any:
+        """Wait for the answer; raise the error of the process."""
+        if not self._channel.poll(seconds):
+            raise _Late
+        try:
+            answer = pickle.loads(self._channel.recv_bytes())  # noqa: S301  made by our own process
+        except OSError as error:
+            raise EOFError from error
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def cancel(self) -> None:
+        """Do nothing: its process is ended."""
+
+
+def _serve(channel: Any, payload: bytes, cores: Sequence[int] | None) -> None:
+    """Work on items until the other end of the channel is gone."""
+    _pin(cores)
+    work = pickle.loads(payload)  # noqa: S301  made by our parent process
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            states, item = pickle.loads(channel.recv_bytes())  # noqa: S301  made by our parent
+            _set_states(states)
+            try:
+                result = work(item)
+                answer = pickle.dumps((_states(), result))
+            except Exception as error:
+                error.add_note(f"in a process of its own:\n{traceback.format_exc()}")
+                try:
+                    answer = pickle.dumps(error)
+                    pickle.loads(answer)  # noqa: S301  made above: some errors cannot be made anew
+                except Exception:
+                    answer = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+            channel.send_bytes(answer)
+
+
+class _One(IterDataPipe[Any]):
+    """A source of one item."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.item
+
+
+class _Work:
+    """The work of a pipe on one item, on a device."""
+
+    def __init__(self, member: Any, device: str | None) -> None:
+        self.member: Any = with_parents(member, [_One(None)])
+        self.device = device
+
+    def __call__(self, item: Any) -> Any:
+        if self.device is None:
+            return self._apply(item)
+        homes = {tensor.device for tensor in _tensors(item)}
+        result = self._apply(_to_device(item, self.device))
+        return _to_device(result, homes.pop()) if len(homes) == 1 else _to_device(result, "cpu")
+
+    def _apply(self, item: Any) -> Any:
+        if isinstance(self.member, PerItem):
+            return self.member.apply(item)
+        (result,) = with_parents(self.member, [_One(item)])
+        return result
+
+
+def _tensors(thing: Any) -> Iterator[torch.Tensor]:
+    if isinstance(thing, torch.Tensor):
+        yield thing
+    elif isinstance(thing, (Mapping, list, tuple)):
+        for part in thing.values() if isinstance(thing, Mapping) else thing:
+            yield from _tensors(part)
+
+
+def _to_device(thing: Any, device: Any) -> Any:
+    """Return an item with its tensors on a device."""
+    if isinstance(thing, torch.Tensor):
+        return thing.to(device)
+    if isinstance(thing, Mapping):
+        items = {key: _to_device(part, device) for key, part in thing.items()}
+        return thing.with_data(**items) if isinstance(thing, Sample) else items
+    if isinstance(thing, (list, tuple)):
+        parts = [_to_device(part, device) for part in thing]
+        return type(thing)(*parts) if hasattr(thing, "_fields") else type(thing)(parts)
+    return thing
+
+
+# A function draws from the global generators in the state that they had when its item came. Later
+# pipes get the state in which the function left them.
+
+
+def _states() -> tuple[Any, ...]:
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _set_states(states: tuple[Any, ...]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+
+
+def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    same_numpy = all(np.array_equal(a, b) for a, b in zip(one[1], other[1], strict=True))
+    return bool(one[0] == other[0] and same_numpy and torch.equal(one[2], other[2]))
+
+
+def _pin(cores: Sequence[int] | None) -> None:
+    if cores is not None:
+        os.sched_setaffinity(0, cores)

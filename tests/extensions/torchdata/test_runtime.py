@@ -1,0 +1,207 @@
+"""One pipe in threads or processes of its own, on a device, or pinned; the same batches."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+import voxpipe as vp
+from voxpipe.adapters import Runtime
+from voxpipe.core.errors import GraphError, WorkerDied
+from voxpipe.datapipes.iter import IterableWrapper
+
+ARRAYS = [np.random.default_rng(n).random((8, 8, 8), dtype=np.float32) for n in range(3)]
+
+
+def add_one(sample):
+    """Add one to each voxel."""
+    return sample.with_data(image=sample["image"] + 1)
+
+
+def scale(sample):
+    """Scale by a number of each global generator."""
+    factor = float(np.random.rand()) + float(torch.rand(()))
+    return sample.with_data(image=sample["image"] * factor)
+
+
+def double(batch):
+    """Double a batch."""
+    return {**batch, "image": batch["image"] * 2}
+
+
+def fail(number):
+    """Refuse a number."""
+    if number == 2:
+        raise KeyError("two")
+    return number
+
+
+def end_process(number):
+    """End the process as the system would without memory."""
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def place(_):
+    """Return the process, the cores and the thread's device."""
+    return os.getpid(), tuple(sorted(os.sched_getaffinity(0)))
+
+
+def unpicklable(_):
+    """Return what no process can send."""
+    return lambda: 0
+
+
+def chain(function, *, late=False):
+    """Return a chain with a function before or after the batch."""
+    pipe = vp.from_cases([{"image": array} for array in ARRAYS]).open_volume()
+    pipe = pipe.lazy_patch((4, 4, 4), samples_per_volume=3).augment(flip=0.5)
+    return (
+        pipe.batch_patches(2).map(double) if late else pipe.realize().map(function).batch_patches(2)
+    )
+
+
+def images(pipe, adapters=(), service=None):
+    """Return the images of an epoch."""
+    with vp.DataLoader2(pipe, [*adapters], service, seed=5) as loader:
+        return [batch["image"] for batch in loader]
+
+
+SETTINGS = [{"threads": 2}, {"processes": 2}, {"cores": [min(os.sched_getaffinity(0))]}]
+SETTINGS += [{"device": "cpu", "threads": 2}]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the batch", "after it"])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_batches_stay_the_same(setting, workers, late):
+    """Here and in a worker, before the batch and after it."""
+    pipe = chain(add_one, late=late)
+    service = vp.MultiProcessingReadingService(num_workers=workers) if workers else None
+    expected = images(pipe)
+
+    found = images(pipe, [Runtime("map", **setting)], service)
+
+    assert len(found) == len(expected) == 5
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_processes_draw_the_same_numbers(workers):
+    """A function that draws from global generators draws in its process what it draws here."""
+    service = vp.MultiProcessingReadingService(num_workers=workers) if workers else None
+
+    found = images(chain(scale), [Runtime("map", processes=2)], service)
+
+    assert all(torch.equal(a, b) for a, b in zip(found, images(chain(scale)), strict=True))
+
+
+def test_threads_refuse_a_function_that_draws():
+    """Threads would mix the numbers of items."""
+    with pytest.raises(GraphError, match=r"map\(scale.*draws from a global generator"):
+        images(chain(scale), [Runtime("map", threads=2)])
+
+
+def test_an_op_of_ours():
+    """Value ops draw from the stream of their sample, in any thread or process."""
+    pipe = vp.from_cases([{"image": array} for array in ARRAYS]).open_volume()
+    pipe = pipe.lazy_patch((4, 4, 4), samples_per_volume=2).realize().noise(std=(0.1, 1))
+    expected = images(pipe.batch_patches(2))
+    for setting in SETTINGS[:2]:
+        found = images(pipe.batch_patches(2), [Runtime("noise", **setting)])
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_plain_chain_keeps_its_order():
+    """A graph that is not split; items of any kind."""
+    pipe = IterableWrapper(range(20)).map(fail)
+    with pytest.raises(KeyError, match="two"):
+        list(Runtime("map", processes=2)(pipe))
+    whole = IterableWrapper([*range(3, 20)]).map(fail)
+    for setting in SETTINGS:
+        twin = Runtime("map", **setting)(whole)
+        assert list(twin) == list(twin) == [*range(3, 20)]
+        twin.shutdown()
+
+
+def test_processes_of_its_own_on_their_cores():
+    """Two processes make the items in turn, on the cores that were given."""
+    core = max(os.sched_getaffinity(0))
+    pipe = Runtime("map", processes=2, cores=[core])(IterableWrapper(range(6)).map(place))
+
+    found = list(pipe)
+    pipe.shutdown()
+
+    assert len({pid for pid, _ in found}) == 2
+    assert os.getpid() not in {pid for pid, _ in found}
+    assert {cores for _, cores in found} == {(core,)}
+
+
+def test_an_abandoned_pass_leaves_nothing():
+    """The next pass begins anew, with the right items."""
+    pipe = Runtime("map", processes=2)(IterableWrapper(range(3, 9)).map(fail))
+    for item in pipe:
+        assert item == 3
+        break
+
+    assert list(pipe) == [3, 4, 5, 6, 7, 8]
+    pipe.shutdown()
+
+
+def test_a_process_that_dies_is_named():
+    """So is a result that cannot travel."""
+    with pytest.raises(WorkerDied, match=r"a process of map\(end_process.*died"):
+        list(Runtime("map", processes=1)(IterableWrapper(range(4)).map(end_process)))
+    with pytest.raises(Exception, match="pickle"):
+        list(Runtime("map", processes=1)(IterableWrapper(range(1)).map(unpicklable)))
+
+
+def test_explain_shows_it():
+    """Next to the pipe, with its settings; a state fits loaders with and without it."""
+    pipe = chain(add_one)
+    with vp.DataLoader2(pipe, [Runtime("map", threads=2)], seed=1) as loader:
+        assert "map(add_one" in loader.explain()
+        assert "[threads=2]" in loader.explain()
+        batches = iter(loader)
+        first = next(batches)["image"]
+        state = loader.state_dict()
+        rest = [batch["image"] for batch in batches]
+    with vp.DataLoader2(pipe, seed=1) as other:
+        other.load_state_dict(state)
+        assert all(torch.equal(a, b["image"]) for a, b in zip(rest, other, strict=True))
+    assert first.shape == (2, 1, 4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (("map",), ValueError, "changes nothing"),
+        (("map", 1), TypeError, "positional"),
+    ],
+)
+def test_wrong_arguments(arguments, error, text):
+    """Each is refused at construction."""
+    with pytest.raises(error, match=text):
+        Runtime(*arguments)
+
+
+def test_settings_that_contradict():
+    """Threads and processes, cores that are not there, negative numbers."""
+    with pytest.raises(ValueError, match="not both"):
+        Runtime("map", threads=1, processes=1)
+    with pytest.raises(ValueError, match="this process may use"):
+        Runtime("map", cores=[10**6])
+    with pytest.raises((ValueError, TypeError), match="threads"):
+        Runtime("map", threads=-1)
+
+
+def test_pipes_that_cannot_run_apart():
+    """A name that is not there, and a pipe that remembers items."""
+    pipe = chain(add_one)
+    with pytest.raises(GraphError, match=r"names no pipe; there is FromCases, .*map"):
+        Runtime("filter", threads=2)(pipe)
+    with pytest.raises(GraphError, match=r"batch_patches\(2\) does not take its items one by one"):
+        Runtime("batch_patches", threads=2)(pipe)
