@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 KEYWORD_ONLY = frozenset(
     {
         *("p", "space", "hard", "keep_size", "extent", "longest", "exactly_one", "sides"),
-        *("end", "center", "slices", "scale"),
+        *("end", "center", "slices", "scale", "select_fn"),
         *("fallback", "unknown", "overhang", "divisible"),
         *("statistics_over", "keep_statistics", "invert", "weights"),
     }

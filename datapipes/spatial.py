@@ -259,7 +259,7 @@ class DataDependentPipe(SpatialPipe):
 
     def _as_stored(self, op: Any, thing: Any) -> Any:
         # Raises where a threshold could be meant for values that a pipe has changed.
-        if op.needs.above is None:
+        if op.needs.above is None and op.needs.selection is None:
             labels = stored_labels(thing, op.needs.labels, op.name, op.needs.key)
             if labels == op.needs.labels:
                 return op
@@ -270,7 +270,8 @@ class DataDependentPipe(SpatialPipe):
         every = sources_of(thing) if isinstance(thing, LazyPatch) else ()
         change = next((one.values[0].op.describe() for one in every if one.values), None)
         if change is not None:
-            msg = f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
+            by = f"above={op.needs.above!r}" if op.needs.selection is None else "select_fn="
+            msg = f"{op.name}({by}) looks at {op.needs.key!r} as it is "
             do = f"Put {op.name} first, with a threshold in stored values."
             raise SampleError(f"{msg}stored, and {change} comes before it", do=do)
         return op

@@ -80,6 +80,7 @@ ACCEPTED = {
         "padding": "Padding | Mapping[str, Padding] | None",
         "ref_datapipe": "IterDataPipe[Any]",
         "scale": "float | Sequence[float] | None",
+        "select_fn": "Callable[[Any], Any] | None",
         "size": "int | Sequence[int | None] | None",
         "slices": "Sequence[slice] | None",
         "spec": "ShuffleSpec | None",
