@@ -327,7 +327,7 @@ class ForegroundCrop(NeedingOp):
         own = {name: getattr(self, name) for name in ("above", "classes", "select_fn")}
         conditions = [f"{name}={value!r}" for name, value in own.items() if value is not None]
         if len(conditions) > 1:
-            msg = f"{self.name} takes one of {', '.join(own)}, got {' and '.join(conditions)}"
+            msg = f"{self.name} takes above=, classes= or select_fn=, got {', '.join(conditions)}"
             raise ValueError(msg)
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from eager_chains import Eager
 from monai.data import MetaTensor
 from monai.transforms import (
     Compose,
@@ -176,6 +177,34 @@ def test_the_adapter_decides_where_nobody_else_has() -> None:
     assert "sampled anew after FuseSpatial(lazy=False) at .flush()" in text
     assert batch["meta"][0]["draws"] == fused["meta"][0]["draws"]
     assert not np.allclose(batch["img"], fused["img"], atol=0.1)
+
+
+CHAINS: dict[str, Callable[[Any], Any]] = {
+    "values": lambda p: p.rotate((-20, 20)).normalize(mean=3.0, std=100.0).zoom((0.8, 1.2)).flip(0),
+    "patches": lambda p: p.spacing(1.2).lazy_patch(5).rotate((-20, 20)).translate((-1, 1)),
+    "some keys": lambda p: p.rotate(5).flush("seg").rotate(5).zoom(1.1),
+    "cache": lambda p: p.spacing(1.2).cache(memory_bytes=10**8).rotate(5).flip(0),
+    "choices": lambda p: p.rotate(5).one_of([vp.spatial.Zoom((0.9, 1.1)), vp.spatial.Flip(1)]),
+    "grids": lambda p: p.resample_to("img").rotate(5).foreground_crop("seg").pad(1),
+    "values only": lambda p: p.one_of([vp.intensity.Noise(1.0)]).rotate(5).noise(1.0),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_user_s_adapter_of_flushes_gives_the_same(name: str) -> None:
+    """Bit for bit, and so does a block around the forms."""
+    chain = CHAINS[name]
+    with vp.lazy(False):
+        by_block = chain(opened())
+    samples = []
+    for pipe in (Eager()(chain(opened())), vp.FuseSpatial(lazy=False)(chain(opened())), by_block):
+        torch.manual_seed(3)
+        samples.append(next(iter(pipe)))
+
+    for key in KEYS:
+        first, *others = (sample[key].realize() for sample in samples)
+        assert all(np.array_equal(first, other) for other in others)
+    assert len({samplings(sample) for sample in samples}) == 1
 
 
 def test_fused_pipes_cannot_be_separated() -> None:

@@ -183,7 +183,8 @@ def test_it_moves_with_earlier_pipes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["crop", "patch"])
-def test_batches_of_workers_are_the_same(kind: str) -> None:
+@pytest.mark.parametrize("service", [vp.MultiProcessingReadingService, vp.ThreadReadingService])
+def test_batches_of_workers_are_the_same(kind: str, service: Any) -> None:
     """A function at the top of a module travels to them."""
     pipe = opened(IMAGE, IMAGE * 2)
     if kind == "crop":
@@ -191,8 +192,7 @@ def test_batches_of_workers_are_the_same(kind: str) -> None:
     else:
         pipe = pipe.lazy_patch(2, samples_per_volume=2, mask="image", select_fn=above)
     pipe = pipe.flip(0).batch_patches(2)
-    service = vp.MultiProcessingReadingService(num_workers=1)
-    with vp.DataLoader2(pipe, None, service, seed=3) as loader:
+    with vp.DataLoader2(pipe, None, service(1), seed=3) as loader:
         made = [batch["image"].clone() for batch in loader]
     with vp.DataLoader2(pipe, seed=3) as loader:
         expected = [batch["image"].clone() for batch in loader]
@@ -227,7 +227,10 @@ def test_no_voxel_is_read_to_describe_it() -> None:
 
 REFUSED = {
     "no function": (lambda: opened().foreground_crop(select_fn=3), "select_fn is a function"),
-    "two": (lambda: opened().foreground_crop(select_fn=above, above=0), "takes one of above"),
+    "two": (
+        lambda: opened().foreground_crop(select_fn=above, above=0),
+        "classes= or select_fn=",
+    ),
     "outside": (lambda: opened().foreground_crop(select_fn=of_time), "cannot be kept"),
     "mask": (lambda: opened().lazy_patch(4, select_fn=above), "select_fn belongs to mask="),
     "level": (lambda: opened().lazy_patch(4, mask="image", level=1), "level belongs to select_fn="),
