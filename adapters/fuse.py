@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from ..core.validate import as_flag
 from ..datapipes.iter import BatchPatches, FusedSpatial, Realize, SpatialPipe, ValuePipe
+from ..datapipes.spatial import flush_before, is_spatial, starts_anew
 from ..graph import Pipe, Refused, RewriteResult, Rule, Site, parents_of, with_parents
 from .adapter import Adapter
 
@@ -31,14 +33,30 @@ class FuseSpatial(Adapter):
     single patch exists. Items and draws stay the same. A ``DataLoader2`` applies it by
     itself, unless ``fuse=False`` is given.
 
+    Parameters
+    ----------
+    lazy
+        False: a ``flush()`` separates spatial pipes, as in eager libraries. A flag of the pipe, or
+        of a ``with vp.lazy(...)`` block around it, precedes. Draws, shapes and affines stay the
+        same, voxels do not.
+
     Fused pipes, and refusals with the reason, are in the ``changes`` of ``rewrite``'s result and in
-    a loader's ``explain()``. They are logged under ``"voxpipe.fusion"`` at level DEBUG. The cost in
-    ``explain()`` lists volumes that are sampled anew, and the pipe before that.
+    a loader's ``explain()``. They are logged under ``"voxpipe.fusion"`` at level DEBUG, and in an
+    epoch the ops of each resample of each sample. The cost in ``explain()`` lists volumes that are
+    sampled anew, and the pipe before that.
     """
 
+    def __init__(self, lazy: bool = True) -> None:
+        self.lazy = as_flag("lazy", lazy)
+
+    def __repr__(self) -> str:
+        return f"FuseSpatial({'' if self.lazy else 'lazy=False'})"
+
     def rules(self) -> Sequence[Rule]:
+        anew = Rule("sample anew", _after_another, _flush)
         lazily = lambda pair: with_parents(pair[0], [_skip_first(pair)])  # noqa: E731
         return (
+            *(() if self.lazy else (anew,)),
             Rule("fuse spatial", _neighbours, lambda pair: FusedSpatial(*pair)),
             Rule("change values lazily", _realized_before_values, lazily),
             Rule("realize in the batch", partial(_realized_before, BatchPatches), _skip_first),
@@ -49,6 +67,20 @@ class FuseSpatial(Adapter):
         for change in result.changes:
             _LOG.debug("%s", change)
         return result
+
+
+def _after_another(site: Site) -> Pipe | Refused | None:
+    """Find a spatial pipe with a pipe upstream that has its plan, if either is not lazy."""
+    if not is_spatial(site.pipe) or not starts_anew(site.pipe, default=False):
+        return None
+    if isinstance(site.pipe, FusedSpatial):
+        return Refused("its members are one pipe already; give lazy=False to the first FuseSpatial")
+    return site.pipe
+
+
+def _flush(pipe: Pipe) -> Pipe:
+    why = "FuseSpatial(lazy=False)"
+    return with_parents(pipe, [flush_before(pipe, parent, why) for parent in parents_of(pipe)])
 
 
 def _neighbours(site: Site) -> Pair | Refused | None:

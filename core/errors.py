@@ -427,6 +427,10 @@ class LikelyMistake(UserWarning):
     """A setting is allowed, but looks like a mistake, e.g. another unit."""
 
 
+class ExtraInterpolation(UserWarning):
+    """Pipes with different sampling were separated, so voxels are interpolated twice."""
+
+
 class MissingLabel(UserWarning):
     """A mask lacks the label that patches are drawn by, but has other labels."""
 

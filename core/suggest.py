@@ -54,6 +54,7 @@ _BY_OURS = {
     ("samples_per_volume",): "num_samples num_patches samples",
     ("overlap",): "patch_overlap",
     ("weights",): "probability_map weight_map w_key",
+    ("policies",): "overrides",
     ("oversample",): "oversample_foreground_percent",
 }
 FOREIGN_ARGUMENTS = {word: ours for ours, theirs in _BY_OURS.items() for word in theirs.split()}

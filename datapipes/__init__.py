@@ -15,6 +15,7 @@ from .datapipe import DataPipe as DataPipe
 from .datapipe import PerItem as PerItem
 from .datapipe import chained_form as chained_form
 from .datapipe import register_extensions as _register_extensions
+from .op_pipe import lazy as lazy
 from .shuffle_plans import ShuffleReport as ShuffleReport
 from .shuffle_plans import ShuffleSpec as ShuffleSpec
 from .shuffle_plans import shuffle_report as shuffle_report

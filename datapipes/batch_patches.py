@@ -13,6 +13,7 @@ from ..core.call_site import WarnOnce, warn
 from ..core.errors import LikelyMistake
 from ..core.validate import as_count, as_flag, as_keys, as_number, entries_of, is_integer, is_number
 from ..graph import Pipe, Traits, describe, parents_of, traits_of, walk
+from ..spatial.lazy.patch_report import log_fusion, logs_fusion
 from ..spatial.lazy.patch_steps import in_batch
 from ..spatial.ops.op import whole_number
 from ..spatial.placing.drawn_patch import first_forced
@@ -82,8 +83,10 @@ class BatchPatches(DataPipe):
         return Traits(voxels=True, group=self.batch_size, drop_last=self.drop_last)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        samples = iter(self.parent)
+        samples, is_logged = iter(self.parent), logs_fusion()
         while batch := list(islice(samples, self.batch_size)):
+            if is_logged:
+                log_fusion(batch)
             if len(batch) == self.batch_size or not self.drop_last:
                 yield self.gather(in_batch(batch) if self.has_shares else batch)
 

@@ -208,6 +208,8 @@ class Flush(_Flushing):
     (1, 8, 8, 8)
     """
 
+    why = "flush"  # cause in reports
+
     def __init__(self, parent: Pipe, keys: Collection[str] | None = None) -> None:
         super().__init__(parent)
         self.keys = None if keys is None else as_keys("flush(keys=)", keys)
@@ -217,4 +219,4 @@ class Flush(_Flushing):
     def evaluate(self, patch: LazyPatch) -> LazyPatch:
         # An op on all of its input gets the region that a patch reads, not the volume.
         is_tiled = self.is_tiled and not patch.looks_at_all
-        return patch.flush_plan(because=f"flush at {self.origin}", is_tiled=is_tiled)
+        return patch.flush_plan(because=f"{self.why} at {self.origin}", is_tiled=is_tiled)

@@ -67,7 +67,7 @@ class ChainedForms(IterDataPipe[Any]):
     def add_index(self, index_name: str = ...) -> IndexAdder:
         """Write the number of each item into it, under the key ``index_name``."""
 
-    def affine(self, matrix: ArrayLike, shape: Sequence[int] | None = ..., *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def affine(self, matrix: ArrayLike, shape: Sequence[int] | None = ..., *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Move content from ``centre + x`` to ``centre + A x + t``, with ``matrix = [A | t]``."""
 
     def anisotropy(self, factor: ParameterRange, axes: int | tuple[int, ...] = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
@@ -76,7 +76,7 @@ class ChainedForms(IterDataPipe[Any]):
     def async_map_batches(self, async_fn: Callable[..., Awaitable[Any]], batch_size: int, input_col: int | str | Sequence[int | str] | None = ..., output_col: int | str | None = ..., max_concurrency: int = ..., flatten: bool = ..., *, buffer_bytes: int | None = ...) -> BatchAsyncMapper:
         """Apply a coroutine function to the items of a group concurrently; their order is kept."""
 
-    def augment(self, *, rotate: Amount = ..., zoom: Amount = ..., translate: Amount = ..., shear: Amount = ..., flip: float | Sequence[float] = ..., p: float = ..., space: Space = ..., unit: str = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def augment(self, *, rotate: Amount = ..., zoom: Amount = ..., translate: Amount = ..., shear: Amount = ..., flip: float | Sequence[float] = ..., p: float = ..., space: Space = ..., unit: str = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Rotate, zoom, translate, shear and flip, as the ops of these names do in this order."""
 
     def batch_patches(self, batch_size: int, *, drop_last: bool = ...) -> BatchPatches:
@@ -97,7 +97,7 @@ class ChainedForms(IterDataPipe[Any]):
     def cache(self, place: str | os.PathLike[str] | None = ..., *, memory_bytes: int | None = ..., keys: Collection[str] | None = ..., chunk: int | None = ..., codec: str = ..., storage_options: Mapping[str, Any] | None = ...) -> Cache:
         """Make the volumes of a chain once, keep them, and read patches from the kept volumes."""
 
-    def center_crop(self, size: int | Sequence[int | None] | None = ..., side: CropSide = ..., *, scale: float | Sequence[float] | None = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def center_crop(self, size: int | Sequence[int | None] | None = ..., side: CropSide = ..., *, scale: float | Sequence[float] | None = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Keep a box about the centre; ``side`` decides where an odd voxel is cut off."""
 
     def check_hash(self, hash_dict: Mapping[str, str], hash_type: str = ..., rewind: bool = ...) -> HashChecker:
@@ -109,10 +109,10 @@ class ChainedForms(IterDataPipe[Any]):
     def contrast(self, factor: ParameterRange, middle: float | None = ..., keep_range: bool = ..., *, two_sided: bool = ..., statistics_over: str = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """``(value - middle) * factor + middle``."""
 
-    def crop(self, start: Sequence[int] | None = ..., size: int | Sequence[int | None] | None = ..., *, end: Sequence[int] | None = ..., center: Sequence[int] | None = ..., slices: Sequence[slice] | None = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def crop(self, start: Sequence[int] | None = ..., size: int | Sequence[int | None] | None = ..., *, end: Sequence[int] | None = ..., center: Sequence[int] | None = ..., slices: Sequence[slice] | None = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Keep the voxels ``start <= index < end`` of the present grid."""
 
-    def crop_or_pad(self, size: int | Sequence[int | None] | None, side: CropSide = ..., *, hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def crop_or_pad(self, size: int | Sequence[int | None] | None, side: CropSide = ..., *, hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Cut or add voxels on each axis to reach ``size``; ``side`` decides about odd ones."""
 
     def cycle(self, count: int | None = ...) -> Cycler:
@@ -127,7 +127,7 @@ class ChainedForms(IterDataPipe[Any]):
     def deep_supervision(self, scales: Sequence[float | Sequence[float]], keys: str | Sequence[str] = ...) -> DeepSupervision:
         """Put a list of labels at several scales in the place of the labels of a batch."""
 
-    def divisible_pad(self, k: Size, side: Side = ..., *, sides: Sides = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def divisible_pad(self, k: Size, side: Side = ..., *, sides: Sides = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Add voxels until each axis has a multiple of ``k``."""
 
     def drop(self, indices: Hashable | list[Hashable]) -> Dropper:
@@ -142,7 +142,7 @@ class ChainedForms(IterDataPipe[Any]):
     def drop_component(self, max_fraction: float = ..., *, p_channel: float = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Take one connected part out of each channel's mask, of those that are not too large."""
 
-    def elastic(self, amount: Amount, spacing: float | Sequence[float] = ..., locked_layers: int = ..., *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def elastic(self, amount: Amount, spacing: float | Sequence[float] = ..., locked_layers: int = ..., *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Move control points at random and all voxels smoothly with them."""
 
     def end_caching(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ..., *, same_filepath_fn: bool = ..., skip_read: bool = ..., timeout: float = ...) -> EndOnDiskCacheHolder:
@@ -163,13 +163,13 @@ class ChainedForms(IterDataPipe[Any]):
     def flatten(self, indices: Hashable | list[Hashable] | None = ...) -> Flattener:
         """Unpack tuples and lists in tuples and lists, or mappings in mappings, by one level."""
 
-    def flip(self, axes: int | Sequence[int] = ..., *, p: float | Sequence[float] = ..., exactly_one: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def flip(self, axes: int | Sequence[int] = ..., *, p: float | Sequence[float] = ..., exactly_one: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Reverse the order of the voxels along ``axes``, each on its own with its probability."""
 
     def flush(self, keys: Collection[str] | None = ...) -> Flush:
         """End the fused plan here: later spatial pipes interpolate the result of this one."""
 
-    def foreground_crop(self, key: str = ..., above: float | str | None = ..., classes: int | Collection[int] | None = ..., margin: int | Sequence[int] = ..., level: int = ..., *, divisible: int | Sequence[int] = ..., overhang: bool = ..., fallback: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> DataDependentPipe:
+    def foreground_crop(self, key: str = ..., above: float | str | None = ..., classes: int | Collection[int] | None = ..., margin: int | Sequence[int] = ..., level: int = ..., *, divisible: int | Sequence[int] = ..., overhang: bool = ..., fallback: Otherwise = ..., hard: bool = ..., select_fn: Callable[[Any], Any] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> DataDependentPipe:
         """Keep the smallest box of the present grid with all voxels of interest, and a margin."""
 
     def fullsync(self, timeout: float = ...) -> FullSync:
@@ -178,7 +178,7 @@ class ChainedForms(IterDataPipe[Any]):
     def gamma(self, gamma: ParameterRange, in_range: tuple[float, float] | None = ..., *, two_sided: bool = ..., statistics_over: str = ..., keep_statistics: bool = ..., invert: bool = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """``low + (high - low) * ((value - low) / (high - low)) ** gamma``; the ends stay."""
 
-    def grid_distortion(self, limit: float | tuple[float, float] = ..., cells: int | Sequence[int] = ..., factors: Sequence[Sequence[float]] | None = ..., *, p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def grid_distortion(self, limit: float | tuple[float, float] = ..., cells: int | Sequence[int] = ..., factors: Sequence[Sequence[float]] | None = ..., *, p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Stretch or squeeze each cell of a coarse grid along each axis, by a factor of its own."""
 
     def header(self, limit: int | None = ...) -> Header:
@@ -193,10 +193,10 @@ class ChainedForms(IterDataPipe[Any]):
     def interleave(self, visits: int, patches_per_turn: int = ...) -> Interleave:
         """Let the patches of several visits to volumes take turns, some of each at a time."""
 
-    def label_crop(self, size: int | Sequence[int | None] | None, key: str = ..., classes: int | Collection[int] | None = ..., level: int = ..., *, fallback: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> DataDependentPipe:
+    def label_crop(self, size: int | Sequence[int | None] | None, key: str = ..., classes: int | Collection[int] | None = ..., level: int = ..., *, fallback: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> DataDependentPipe:
         """Keep a box of ``size`` about the middle of the box of labels."""
 
-    def lazy_patch(self, size: Size, *, samples_per_volume: int = ..., sampling: str = ..., overlap: Size = ..., region: Size | None = ..., align: Size | None = ..., mask: str | Volume | None = ..., min_fraction: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., weights: str | Volume | None = ..., fallback: str = ..., name: str = ...) -> PatchSampler:
+    def lazy_patch(self, size: Size, *, samples_per_volume: int = ..., sampling: str = ..., overlap: Size = ..., region: Size | None = ..., align: Size | None = ..., mask: str | Volume | None = ..., min_fraction: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., select_fn: Callable[[NDArray[Any]], Any] | None = ..., level: int = ..., weights: str | Volume | None = ..., fallback: str = ..., name: str = ...) -> PatchSampler:
         """Yield patches of each volume: descriptions of where to cut, no voxels."""
 
     def lines_to_paragraphs(self, joiner: Callable[[list[Any]], Any] = ...) -> ParagraphAggregator:
@@ -283,7 +283,7 @@ class ChainedForms(IterDataPipe[Any]):
     def one_hot(self, classes: int | tuple[int, ...], *, unknown: Literal['error', 'drop'] = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """A channel for every class, 1 where it is and 0 elsewhere, uint8."""
 
-    def one_of(self, ops: Sequence[Any] | Mapping[Any, float], *, weights: Sequence[float] | None = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
+    def one_of(self, ops: Sequence[Any] | Mapping[Any, float], *, weights: Sequence[float] | None = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> ChoicePipe:
         """Choose one of several ops, or chains of ops, by weight."""
 
     def open_files_by_fsspec(self, mode: str = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecFileOpener:
@@ -292,13 +292,13 @@ class ChainedForms(IterDataPipe[Any]):
     def open_files_by_iopath(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
-    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
+    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy | Mapping[str, Any]] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
         """Make a lazy volume of every path, URL, array or store in a sample."""
 
-    def orientation(self, axcodes: str = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def orientation(self, axcodes: str = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Swap and mirror the axes so that each points most nearly to its letter."""
 
-    def pad(self, amount: int | Sequence[int | tuple[int, int]] | None = ..., size: Size | None = ..., side: Side = ..., *, sides: Sides = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def pad(self, amount: int | Sequence[int | tuple[int, int]] | None = ..., size: Size | None = ..., side: Side = ..., *, sides: Sides = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Add voxels before and after on each axis: a number of voxels, or up to a size."""
 
     def parse_csv(self, *, skip_lines: int = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ..., as_tuple: bool = ..., **fmtparams: Any) -> CSVParser:
@@ -319,16 +319,16 @@ class ChainedForms(IterDataPipe[Any]):
     def prefetch(self, buffer_size: int = ..., *, buffer_bytes: int = ...) -> Prefetcher:
         """Make items in a thread before they are asked for; nothing else changes."""
 
-    def random_apply(self, ops: Sequence[Any] | Mapping[Any, float], *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
+    def random_apply(self, ops: Sequence[Any] | Mapping[Any, float], *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> ChoicePipe:
         """Apply all of ``ops`` in turn, or none of them, with probability ``p``."""
 
-    def random_crop(self, size: int | Sequence[int | tuple[int, int]] | None = ..., *, scale: float | Sequence[float | tuple[float, float]] | None = ..., center: bool = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def random_crop(self, size: int | Sequence[int | tuple[int, int]] | None = ..., *, scale: float | Sequence[float | tuple[float, float]] | None = ..., center: bool = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Keep a box whose size or place is drawn; every place where it fits is as likely."""
 
     def random_morphology(self, radius: ParameterRange = ..., operators: tuple[str, ...] = ..., *, p_channel: float = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Grow, shrink, close or open each channel's mask by a ball; growth takes from others."""
 
-    def random_order(self, ops: Sequence[Any] | Mapping[Any, float], *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
+    def random_order(self, ops: Sequence[Any] | Mapping[Any, float], *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> ChoicePipe:
         """Apply all of ``ops``, in an order that is drawn per item."""
 
     def random_split(self, weights: Mapping[Any, float], seed: int, total_length: int | None = ..., target: Any = ...) -> Any:
@@ -361,7 +361,7 @@ class ChainedForms(IterDataPipe[Any]):
     def replay(self, draws: Mapping[str, Any]) -> Replay:
         """Apply the draws of a record to every sample, in place of new draws."""
 
-    def resample_to(self, grid: Grid | str, *, keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def resample_to(self, grid: Grid | str, *, keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Resample volumes to one grid: each voxel then has the value at its place in the world."""
 
     def rescale(self, out_range: tuple[float, float] = ..., in_range: tuple[float, float] | None = ..., clamp: bool = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
@@ -370,16 +370,16 @@ class ChainedForms(IterDataPipe[Any]):
     def rescale_percentiles(self, lower: float = ..., upper: float = ..., out_range: tuple[float, float] = ..., clamp: bool = ..., above: float | None = ..., inside: str | None = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Map two percentiles of the volume to ``out_range``, and clamp values beyond."""
 
-    def resize(self, size: int | Sequence[int | None] | None, *, longest: bool = ..., extent: Extent = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def resize(self, size: int | Sequence[int | None] | None, *, longest: bool = ..., extent: Extent = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Give the grid ``size`` voxels over the present extent."""
 
     def rician_noise(self, std: ParameterRange, *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """The noise of magnitude images: normal noise in both parts of a complex number."""
 
-    def rotate(self, degrees: Amount, method: Literal['forward', 'backward'] = ..., *, space: Space = ..., keep_size: bool = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def rotate(self, degrees: Amount, method: Literal['forward', 'backward'] = ..., *, space: Space = ..., keep_size: bool = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Turn by ``Rz @ Ry @ Rx``: about x first, then y, then z."""
 
-    def rotate90(self, k: int | Sequence[int] = ..., axes: Sequence[int] = ..., *, p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def rotate90(self, k: int | Sequence[int] = ..., axes: Sequence[int] = ..., *, p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Turn by ``k`` quarter turns from the first axis towards the second, as ``numpy.rot90``."""
 
     def round_robin_demux(self, num_instances: int, buffer_size: int = ..., *, buffer_bytes: int | None = ...) -> list[Any]:
@@ -412,7 +412,7 @@ class ChainedForms(IterDataPipe[Any]):
     def sharpen(self, sigma: ParameterRange, unit: str = ..., amount: ParameterRange = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """``value + amount * (value - blurred)``, an unsharp mask."""
 
-    def shear(self, factor: Amount, *, space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def shear(self, factor: Amount, *, space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Slide by the factors (xy, xz, yz); volumes keep their size, the grid its shape."""
 
     def shuffle_plans(self, spec: ShuffleSpec | None = ...) -> ShufflePlans:
@@ -424,10 +424,10 @@ class ChainedForms(IterDataPipe[Any]):
     def slice(self, index: Hashable | list[Hashable], stop: int | None = ..., step: int | None = ...) -> Slicer:
         """Keep columns of tuples and lists, or keys of mappings."""
 
-    def some_of(self, ops: Sequence[Any] | Mapping[Any, float], count: int | tuple[int, int], *, weights: Sequence[float] | None = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
+    def some_of(self, ops: Sequence[Any] | Mapping[Any, float], count: int | tuple[int, int], *, weights: Sequence[float] | None = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> ChoicePipe:
         """Choose ``count`` different ops, which act in the order given."""
 
-    def spacing(self, spacing: float | Sequence[float | tuple[float, float] | None], *, unit: str = ..., extent: Extent = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def spacing(self, spacing: float | Sequence[float | tuple[float, float] | None], *, unit: str = ..., extent: Extent = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Bring neighbouring voxels to a distance in millimetres along the axes of the array."""
 
     def stack(self, keys: Sequence[str], name: str = ...) -> Stack:
@@ -451,10 +451,10 @@ class ChainedForms(IterDataPipe[Any]):
     def to_subject(self, labels: str | Collection[str] | None = ...) -> ToSubject:
         """Make TorchIO's ``Subject`` of each sample, or a list of them of each batch."""
 
-    def translate(self, amount: Amount, *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def translate(self, amount: Amount, *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Move the content by ``amount``: millimetres in world space, voxels in voxel space."""
 
-    def transpose(self, axes: Sequence[int] = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def transpose(self, axes: Sequence[int] = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Put the axes of the array in another order, as ``numpy.transpose``; the affine follows."""
 
     def unstack(self, key: str, names: Sequence[str]) -> Unstack:
@@ -475,7 +475,7 @@ class ChainedForms(IterDataPipe[Any]):
     def zip_with_map(self, map_datapipe: MapDataPipe[Any], key_fn: Callable[[Any], Hashable], merge_fn: Callable[[Any, Any], Any] | None = ..., keep_key: bool = ...) -> MapKeyZipper:
         """Yield each item together with the value of a map-style pipe for its key."""
 
-    def zoom(self, factor: Amount, *, axes: int | tuple[int, ...] = ..., by_inverse: bool = ..., space: Space = ..., keep_size: bool = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def zoom(self, factor: Amount, *, axes: int | tuple[int, ...] = ..., by_inverse: bool = ..., space: Space = ..., keep_size: bool = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Enlarge the content by ``factor``, above 1, or shrink it, below."""
 
 class AffinePipe(SpatialPipe): ...

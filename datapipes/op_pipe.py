@@ -12,9 +12,10 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from ..core import CallSite, Sample
 from ..core.call_site import shorten, warn
+from ..core.context import ContextKey, holding
 from ..core.errors import LikelyMistake, PolicyConflict, SampleError, missing_key_hint
 from ..core.suggest import FOREIGN_ARGUMENTS, NO_COUNTERPART, closest
-from ..core.validate import as_flag
+from ..core.validate import as_choice, as_flag
 from ..graph import Pipe, parents_of, walk
 from ..intensity.filters import INVERSE, Anisotropy, LowResolution
 from ..spatial import LazyPatch, Policy
@@ -27,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 KEYWORD_ONLY = frozenset(
     {
         *("p", "space", "hard", "keep_size", "extent", "longest", "exactly_one", "sides"),
-        *("end", "center", "slices", "scale"),
+        *("end", "center", "slices", "scale", "select_fn"),
         *("fallback", "unknown", "overhang", "divisible"),
         *("statistics_over", "keep_statistics", "invert", "weights"),
     }
@@ -44,6 +45,48 @@ _NEARLY = 0.75
 SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype", "antialias")
 """Arguments that every spatial pipe has besides its own."""
 EVERY_INTENSITY = ""  # all volumes that are not labels; their sampling is only changed by key
+_LAZY: ContextKey[bool | None] = ContextKey(None)
+_ON_CONFLICT = ContextKey("error")
+
+
+def lazy(value: bool | None = None, *, on_conflict: str | None = None) -> holding[bool | None]:
+    """Decide in a ``with`` block how spatial pipes share interpolations.
+
+    Parameters
+    ----------
+    value
+        For pipes without ``lazy=`` of their own. True: a pipe shares one interpolation with its
+        lazy neighbours. False: a ``flush()`` separates it from them. None: the loader's adapter
+        decides, ``FuseSpatial(lazy=False)``. Without it, pipes are lazy.
+    on_conflict
+        For pipes without ``on_conflict=`` of their own, by default as around the block. With
+        ``"flush"``, a pipe with another policy than an earlier one gets a ``flush()`` before it,
+        and warns. With ``"error"`` it raises ``PolicyConflict``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}]).open_volume().spacing(2.0)
+    >>> with lazy(False):
+    ...     pipe = pipe.rotate90(1)
+    >>> str(pipe.rotate(15).zoom(1.1)).count(".flush()")
+    2
+    """
+    value = None if value is None else as_flag("lazy", value)
+    decides = _ON_CONFLICT.get() if on_conflict is None else _as_conflict(on_conflict)
+    return holding(_LAZY, value, {_ON_CONFLICT: decides})
+
+
+def _as_conflict(value: Any) -> str:
+    return as_choice("on_conflict", value, ("error", "flush"))
+
+
+def decide_laziness(arguments: Mapping[str, Any]) -> tuple[bool | None, str]:
+    """Return ``lazy=`` and ``on_conflict=`` of a pipe, its own or those of the block around it."""
+    own, conflict = arguments.get("lazy"), arguments.get("on_conflict")
+    is_lazy = _LAZY.get() if own is None else as_flag("lazy", own)
+    return is_lazy, _ON_CONFLICT.get() if conflict is None else _as_conflict(conflict)
 
 
 class OpPipe(PerItem):
@@ -207,13 +250,12 @@ class Sampling:
         return {
             field: value
             for where, field, value in self.changes
-            if where == key or (where == EVERY_INTENSITY and patch.kind != "label")
+            if (where == key or (where == EVERY_INTENSITY and patch.kind != "label"))
+            and field not in patch.fixed_fields
         }
 
     def padding(self, key: str, patch: LazyPatch) -> str:
         """Return how ``patch`` is padded after this pipe."""
-        if patch.is_fixed:
-            return patch.policy.padding
         mode: str = self._of(key, patch).get("padding", patch.policy.padding)
         return mode
 
@@ -228,8 +270,6 @@ class Sampling:
         """Return ``patch`` as it is sampled after this pipe."""
         if isinstance(patch, StackedPatch):
             return patch.with_members([self.apply(key, member) for member in patch.members])
-        if patch.is_fixed:
-            return patch
         mine = self._of(key, patch)
         if not mine:
             return patch
@@ -276,15 +316,15 @@ def nearest_key(argument: str, key: str, keys: Collection[str]) -> str:
     return missing_key_hint(key, f"Name one of them in {argument}=.")
 
 
-def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
-    """Raise if a pipe of the same plan has set another policy for the same volumes."""
+def conflicts(sampling: Sampling, parent: Pipe) -> Iterator[tuple[str, str]]:
+    """Yield the key, or an empty one for all, and the text of each conflict with the same plan."""
     # A plan is resampled once, so it has one policy; the last one would silently replace the first.
     # A flush begins a new plan.
     if not sampling.changes:
         return
     openers = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
     labels = frozenset(label for pipe in openers for label in vars(pipe).get("labels") or ())
-    for pipe, flushed_keys, regroups in _of_one_plan(parent):
+    for pipe, flushed_keys, regroups in of_one_plan(parent):
         for given_key, other_field, other in sampling_changes(pipe):
             keys = [given_key]  # under the names that pipes after it have given
             for after in reversed(regroups):
@@ -295,10 +335,14 @@ def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
                 both = EVERY_INTENSITY in (key, other_key) and name not in labels
                 same = field == other_field and (key == other_key or both)
                 if same and name not in flushed_keys and value != other:
-                    msg = f"{field}={value!r} here, but {field}={other!r} at {pipe.origin}"
-                    do = "One plan is sampled once: give the same value, or give it once; or put "
-                    do += "flush() between them, which interpolates twice."
-                    raise PolicyConflict(msg, do=do).at(origin)
+                    yield name, f"{field}={value!r} here, but {field}={other!r} at {pipe.origin}"
+
+
+def refuse_conflict(text: str, origin: CallSite) -> None:
+    """Raise the error of two policies in one plan."""
+    do = "One plan is sampled once: give the same value, or give it once; or put flush() between "
+    do += 'them, or write on_conflict="flush" here: both interpolate twice.'
+    raise PolicyConflict(text, do=do).at(origin)
 
 
 def sampling_changes(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
@@ -309,35 +353,52 @@ def sampling_changes(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
     policies = vars(pipe).get("policies")
     if not isinstance(policies, Mapping):
         return ()
-    usual, overriding = Policy(), vars(pipe).get("overriding", ())
+    usual, overriding = Policy(), vars(pipe).get("overriding", {})
     return [
-        (key, field, getattr(policy, field))
+        (key, field, value)
         for key, policy in policies.items()
-        for field in SAMPLING_ARGUMENTS
-        if key not in overriding and getattr(policy, field) != getattr(usual, field)
+        for field, value in (vars(policy) if isinstance(policy, Policy) else policy).items()
+        if field not in overriding.get(key, ())
+        and (isinstance(policy, Mapping) or value != getattr(usual, field))
     ]
 
 
-def refuse_no_policies(policies: Mapping[str, object], origin: CallSite) -> None:
-    """Raise if ``policies=`` holds another value than a ``Policy``."""
-    for key, policy in policies.items():
-        if not isinstance(policy, Policy):
+def check_policies(policies: Mapping[str, Any] | None, origin: CallSite) -> dict[str, Any]:
+    """Return ``policies=``, each entry a ``Policy`` or a mapping of some of its fields."""
+    entries: dict[str, Any] = {}
+    for key, policy in (policies or {}).items():
+        entries[key] = policy
+        if isinstance(policy, Mapping):
+            refuse_unknown_arguments("Policy", policy, SAMPLING_ARGUMENTS)
+            whole = Policy(**policy)
+            entries[key] = {field: getattr(whole, field) for field in policy}
+        elif not isinstance(policy, Policy):
             msg = f"policies= holds {shorten(policy)} for {key!r}, which is no Policy"
-            do = f"Write policies={{{key!r}: vp.Policy(mode=..., padding=...)}}."
-            raise SampleError(msg, do=do).at(origin)
+            do = f"Write policies={{{key!r}: vp.Policy(mode=..., padding=...)}}, or single fields, "
+            raise SampleError(msg, do=f'{do}{{{key!r}: {{"mode": ...}}}}.').at(origin)
+    return entries
 
 
-def overriding_keys(
-    policies: Mapping[str, Policy], override: bool, origin: CallSite
-) -> tuple[str, ...]:
-    """Return the keys whose policies override those of pipes."""
+def overriding_fields(
+    policies: Mapping[str, Any], override: bool, origin: CallSite
+) -> dict[str, tuple[str, ...]]:
+    """Return by key the fields of policies that override those of pipes."""
     if as_flag("override", override) and not policies:
         msg = "override=True makes policies= hold, and none are given"
         raise SampleError(msg, do='Write policies={"image": vp.Policy(...)} beside it.').at(origin)
-    return tuple(sorted(policies)) if override else ()
+    fields: dict[str, tuple[str, ...]] = {}
+    for key in sorted(policies) if override else ():
+        one = policies[key]
+        fields[key] = SAMPLING_ARGUMENTS if isinstance(one, Policy) else tuple(one)
+        # Nearest does not smooth, and only constant padding has a fill: pipes cannot set these.
+        if isinstance(one, Mapping) and one.get("mode") == "nearest":
+            fields[key] += ("antialias",)
+        if isinstance(one, Mapping) and one.get("padding", "constant") != "constant":
+            fields[key] += ("fill",)
+    return fields
 
 
-def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str], tuple[Any, ...]]]:
+def of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str], tuple[Any, ...]]]:
     """Yield the pipes upstream until a flush of all volumes, with the keys flushed since."""
     # And with those that gave volumes other keys since, the last one first.
     stack: list[tuple[Pipe, frozenset[str], tuple[Any, ...]]] = [(sink, frozenset(), ())]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,9 +31,9 @@ from .cases import FromCases, ListCases
 from .datapipe import SameLength, chained_form, wrong_item
 from .epoch import SeedStamper, warn_of_generators
 from .op_pipe import (
+    check_policies,
     nearest_key,
-    overriding_keys,
-    refuse_no_policies,
+    overriding_fields,
     refuse_unknown_arguments,
     unknown_key,
 )
@@ -132,10 +133,12 @@ class OpenVolume(SeedStamper, SameLength):
     keys
         Keys to open; by default every value that is a path, an array or a store.
     policies
-        ``Policy`` by key, if it differs from the kind's own.
+        ``Policy`` by key, if it differs from the kind's own; or single fields of one,
+        ``{"image": {"mode": "nearest"}}``, and the others are the kind's own.
     override
         Whether these policies override ``mode=``, ``padding=``, ``fill=``, ``dtype=`` and
-        ``antialias=`` of later pipes. By default such a pipe is a conflict.
+        ``antialias=`` of later pipes: all of them by a ``Policy``, else the given fields. By
+        default such a pipe is a conflict.
     axis_map
         ``AxisMap`` for missing, doubled or shifted sections, by key or of all volumes, whose
         labels are then filled with 0. Where cases differ, give each
@@ -174,7 +177,7 @@ class OpenVolume(SeedStamper, SameLength):
         *,
         labels: Collection[str] = LABELS,
         keys: Collection[str] | None = None,
-        policies: Mapping[str, Policy] | None = None,
+        policies: Mapping[str, Policy | Mapping[str, Any]] | None = None,
         override: bool = False,
         axis_map: AxisMap | Mapping[str, AxisMap] | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -218,10 +221,9 @@ class OpenVolume(SeedStamper, SameLength):
         # Volumes of arrays: one per array for all epochs, so that each travels to workers once.
         self._of_objects: dict[tuple[int, str, str], tuple[Any, Volume]] = {}
         self._objects_last = _repeats_objects(parent)
-        self.policies = dict(policies or {})
-        refuse_no_policies(self.policies, self.origin)
-        # Keys whose policy overrides later pipes.
-        self.overriding = overriding_keys(self.policies, override, self.origin)
+        self.policies = check_policies(policies, self.origin)
+        # Fields of policies that override later pipes, by key.
+        self.overriding = overriding_fields(self.policies, override, self.origin)
         self.storage_options = None if storage_options is None else RedactedDict(storage_options)
         self._by_server: BucketOptions | None = None
         for mode in io.values() if isinstance(io, Mapping) else (io,):
@@ -280,13 +282,17 @@ class OpenVolume(SeedStamper, SameLength):
                     raise SampleError(msg, do="Call that volume otherwise.")
                 volumes[name] = mask
                 usual[name] = LABEL if volumes[key].kind == "label" else SHARE
+            for key in self.policies.keys() & usual.keys():
+                own_policy = self.policies[key]
+                is_whole = isinstance(own_policy, Policy)
+                usual[key] = own_policy if is_whole else replace(usual[key], **own_policy)
         except Exception as error:
             raise add_location(error, self.origin, sample.case)  # noqa: B904  the very same error
         pending = TransformChain(volumes, sample.seed, sample.epoch, sample.identity)
         patches: dict[str, LazyPatch] = {}
         for key, volume in volumes.items():
-            policy = self.policies.get(key) or usual[key]
-            patches[key] = LazyPatch(volume, pending, policy, is_fixed=key in self.overriding)
+            fields = self.overriding.get(key, ())
+            patches[key] = LazyPatch(volume, pending, usual[key], fixed_fields=fields)
         result = sample.with_identity(patches, sample.identity)
         return sampled_as_before(result, self.policies) if sample.patches else result
 
@@ -445,7 +451,7 @@ class OpenVolume(SeedStamper, SameLength):
     def settings(self) -> Any:
         """Return the settings without credentials and settings that change no voxel."""
         own: tuple[Any, ...] = (self.labels, self.keys, self.policies, self.reader_kwargs)
-        own += (self.overriding,) if self.overriding else ()
+        own += (tuple(self.overriding),) if self.overriding else ()
         if isinstance(self.axis_map, Mapping):
             return (*own, sorted((key, one.fingerprint()) for key, one in self.axis_map.items()))
         # States saved before there were axis maps still fit.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..core import CallSite, Sample
 from ..core.call_site import warn
 from ..core.errors import LikelyMistake, PatchSizeError
+from ..core.validate import as_count
 from ..graph import Pipe
 from ..spatial import (
     FixedPatch,
@@ -31,6 +32,7 @@ from ..spatial import (
     stored_labels,
     usual_align,
 )
+from ..spatial.ops.foreground_crop import Selection
 from ..spatial.ops.op import Size, size_of, size_on, three, whole_number
 from ..spatial.placing.sampling_mask import OTHER, Classes
 from ..volumes import Volume
@@ -97,6 +99,12 @@ class PatchSampler(DataPipe):
         patches of a batch are those, as many as ``n - round(n * (1 - oversample))`` of n. Patches
         that come in no batch of ``batch_patches()`` draw each whether they are one. A case without
         foreground gives patches anywhere.
+    select_fn
+        With ``mask``: a function from the stored voxels (C, I, J, K) to a mask of their shape.
+        Slope and intercept are applied. It gets the whole volume, once for each content of a file
+        and each code of the function: ``mask="image", select_fn=is_tissue``.
+    level
+        With ``select_fn``: the level of a pyramid that the function gets.
     weights
         With ``"uniform"``, and instead of ``mask``: how likely each voxel is to be the middle of a
         patch, voxel ``n // 2`` of n, wherever the patch fits. Key of a volume of the sample, or a
@@ -186,6 +194,8 @@ class PatchSampler(DataPipe):
         min_fraction: float = 0.0,
         class_weights: Mapping[Any, float] | None = None,
         oversample: float | None = None,
+        select_fn: Callable[[NDArray[Any]], Any] | None = None,
+        level: int = 0,
         weights: str | Volume | None = None,
         fallback: str = "error",
         name: str = "",
@@ -217,7 +227,8 @@ class PatchSampler(DataPipe):
                 msg = "oversample says that the other patches lie anywhere, and region that all of "
                 msg += "a visit lie beside each other"
                 raise PatchSizeError(msg, do="Leave one of them out.")
-            options = {"min_fraction": min_fraction, "class_weights": class_weights}
+            options: dict[str, Any] = {"select_fn": select_fn, "level": level}
+            options |= {"min_fraction": min_fraction, "class_weights": class_weights}
             options["oversample"] = oversample
             self._template = _template(
                 self.given_size, mask, weights, options, fallback, sampling, self.origin
@@ -316,16 +327,19 @@ class PatchSampler(DataPipe):
         pending = pending_of(self, sample)  # refuses items other than samples with volumes
         template: Any = self._template
         is_masked = isinstance(template, MaskedPatch)
-        argument, kind = ("mask", "label") if is_masked else ("weights", "intensity")
+        selects = is_masked and template.selection is not None
+        argument = "mask" if is_masked else "weights"
+        kind = "label" if is_masked and not selects else "intensity"
         source: Any = self.mask if is_masked else self.weights
         if isinstance(source, Volume):
             pending.refuse_unplaced(source, argument)
             return replace(template, **{argument: source, "key": source.name})  # type: ignore[no-any-return]
         volume = named_volume(source, sample, argument, kind=kind)
-        if not is_masked:
-            refuse_changed(sample[source], "lazy_patch(weights=)", source)
+        if selects or not is_masked:
+            who = f"lazy_patch({'select_fn' if selects else 'weights'}=)"
+            refuse_changed(sample[source], who, source)
         patch: Any = replace(template, **{argument: volume, "key": source})
-        if is_masked:
+        if is_masked and not selects:
             patch = replace(patch, mask_labels=_stored_classes(patch, sample[source]))
         return patch  # type: ignore[no-any-return]
 
@@ -425,6 +439,7 @@ def _template(
     """Return the op of a pipe with these arguments, of no volume; None where none says where."""
     # ``options`` has the arguments that belong to a mask.
     usual: dict[str, Any] = {"min_fraction": 0, "class_weights": {}, "oversample": None}
+    usual |= {"select_fn": None, "level": 0}
     names = [name for name, one in options.items() if one is not None and one != usual[name]]
     op_class: type[MaskedPatch] | type[WeightedPatch]
     if weights is not None:
@@ -437,7 +452,7 @@ def _template(
         op_class, argument, volume, settings = WeightedPatch, "weights", weights, {}
     else:
         names += ["fallback"] if fallback != "error" else []
-        drawing = [name for name in names if name != "min_fraction"]
+        drawing = [name for name in names if name not in ("min_fraction", "select_fn", "level")]
         if mask is None:
             if names:
                 do = 'Give mask= too: the key of a label, e.g. "label".'
@@ -447,6 +462,14 @@ def _template(
             msg = f"{drawing[0]} belongs to sampling='uniform': a grid draws nothing"
             raise PatchSizeError(msg, do="Leave it out: patches of the grid that touch mask= stay.")
         op_class, argument, volume, settings = MaskedPatch, "mask", mask, dict(options)
+        function, level = settings.pop("select_fn"), as_count("level", settings.pop("level"))
+        if function is not None:
+            settings["selection"] = replace(Selection.of("select_fn", function), level=level)
+        if ("level" in names) > ("select_fn" in names):
+            raise PatchSizeError("level belongs to select_fn=, whose volume it selects")
+        if {"select_fn", "class_weights"} <= {*names}:
+            msg = "select_fn makes a mask without labels, and class_weights draws by labels"
+            raise PatchSizeError(msg, do="Leave one of them out.")
     if not isinstance(volume, (str, Volume)):
         msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
         raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")

@@ -9,11 +9,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..core import Sample
-from ..core.errors import SampleError, missing_key_hint
+from ..core.call_site import warn
+from ..core.errors import ExtraInterpolation, SampleError, missing_key_hint
 from ..core.grid import GRID_TOLERANCE
 from ..core.sample import META
 from ..core.validate import as_keys
-from ..graph import Pipe
+from ..graph import Pipe, parents_of
 from ..spatial import (
     OPS,
     AnsweredOp,
@@ -32,35 +33,78 @@ from ..spatial.lazy.patch_report import sources_of
 from ..spatial.ops.op import is_hard
 from ..volumes import Volume
 from ..volumes.stack_source import warn_of_axes
+from .cache import Flush
 from .datapipe import DataPipe, PerItem, lazy_patches, locate_errors, wrong_item
 from .op_pipe import (
+    EVERY_INTENSITY,
     SAMPLING_ARGUMENTS,
     OpPipe,
     Sampling,
     add_forms,
     bind_arguments,
+    conflicts,
+    decide_laziness,
+    of_one_plan,
     refuse_conflict,
 )
 
 
-def sampling_of(pipe: PerItem, arguments: Mapping[str, Any]) -> Sampling:
-    """Return the sampling that a pipe with these arguments asks for."""
+def settle_sampling(pipe: Any, arguments: Mapping[str, Any]) -> None:
+    """Set the sampling and laziness of a pipe; put a flush before the pipe where one is due."""
     with locate_errors(pipe):
-        sampling = Sampling.of(arguments, pipe.origin)
-        refuse_conflict(sampling, pipe.origin, pipe.parent)
-    return sampling
+        pipe.sampling = Sampling.of(arguments, pipe.origin)
+        pipe.lazy, on_conflict = decide_laziness(arguments)
+        if starts_anew(pipe):
+            pipe.parent = flush_before(pipe, pipe.parent, "lazy=False")
+        clashes = [*conflicts(pipe.sampling, pipe.parent)]
+        if clashes and on_conflict != "flush":
+            refuse_conflict(clashes[0][1], pipe.origin)
+        elif clashes:
+            keys = sorted({key for key, _ in clashes})
+            separate = None if EVERY_INTENSITY in keys else keys
+            pipe.parent = flush_before(pipe, pipe.parent, "on_conflict='flush'", separate)
+            text = f"{clashes[0][1]}: flush() separates the two, and voxels are interpolated twice"
+            warn(f"{text}\n  at {pipe.origin}", ExtraInterpolation, pipe.origin)
+
+
+def starts_anew(pipe: Pipe, default: bool = True) -> bool:
+    """Whether a flush is due before a spatial pipe: it, or one with the same plan, is not lazy.
+
+    ``default`` holds for pipes on which neither the user nor a block has decided.
+    """
+    upstream = {id(one): one for each in parents_of(pipe) for one, *_ in of_one_plan(each)}
+    pending = [one for one in upstream.values() if is_spatial(one)]
+    flags = [vars(one).get("lazy") for one in (pipe, *pending)]
+    return bool(pending) and not all(default if flag is None else flag for flag in flags)
+
+
+def is_spatial(pipe: Pipe) -> bool:
+    """Whether a pipe adds ops to the plan of samples, and is no ``lazy_patch``."""
+    steps = vars(pipe).get("steps")
+    return isinstance(pipe, SpatialPipe) or (isinstance(steps, PipeSteps) and bool(steps))
+
+
+def flush_before(pipe: Any, parent: Pipe, why: str, keys: Sequence[str] | None = None) -> Flush:
+    """Return a flush between a pipe and its parent; reports give ``why`` as its cause."""
+    flush = Flush(parent) if keys is None else Flush(parent, keys)
+    flush.why, flush.origin = why, replace(pipe.origin, call=f"flush({keys or ''})")
+    return flush
 
 
 class SpatialPipe(OpPipe):
     """A pipe that adds one op to the plan of each sample; a loader merges several."""
 
-    keywords: ClassVar[Mapping[str, Any]] = {"name": "", **dict.fromkeys(SAMPLING_ARGUMENTS)}
+    keywords: ClassVar[Mapping[str, Any]] = {
+        "name": "",
+        **dict.fromkeys((*SAMPLING_ARGUMENTS, "lazy", "on_conflict")),
+    }
     sampling: Sampling = Sampling()
+    lazy: bool | None = None
     is_step = True  # whether it adds steps and does nothing else: several are as good as one
     stands_apart = "gives volumes plans of their own"  # why it is none, after its name
 
     def hold(self, op: SpatialOp, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
-        self.sampling = sampling_of(self, arguments)
+        settle_sampling(self, arguments)
         self.steps = PipeSteps([Step(op, self.stream_names[0], self.origin, common=is_shared)])
 
     def apply(self, item: Any) -> Sample:
@@ -215,7 +259,7 @@ class DataDependentPipe(SpatialPipe):
 
     def _as_stored(self, op: Any, thing: Any) -> Any:
         # Raises where a threshold could be meant for values that a pipe has changed.
-        if op.needs.above is None:
+        if op.needs.above is None and op.needs.selection is None:
             labels = stored_labels(thing, op.needs.labels, op.name, op.needs.key)
             if labels == op.needs.labels:
                 return op
@@ -226,7 +270,8 @@ class DataDependentPipe(SpatialPipe):
         every = sources_of(thing) if isinstance(thing, LazyPatch) else ()
         change = next((one.values[0].op.describe() for one in every if one.values), None)
         if change is not None:
-            msg = f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
+            by = f"above={op.needs.above!r}" if op.needs.selection is None else "select_fn="
+            msg = f"{op.name}({by}) looks at {op.needs.key!r} as it is "
             do = f"Put {op.name} first, with a threshold in stored values."
             raise SampleError(f"{msg}stored, and {change} comes before it", do=do)
         return op
@@ -258,6 +303,7 @@ class FusedSpatial(PerItem):
     steps: PipeSteps
     calls: tuple[str, ...]
     samplings: tuple[Sampling, ...]
+    lazy: bool | None
 
     def __init__(self, first: SpatialPipe | FusedSpatial, second: SpatialPipe) -> None:
         # Members travel without their parents: those are upstream of this pipe already.
@@ -267,6 +313,7 @@ class FusedSpatial(PerItem):
         self.stream_names = (*first.stream_names, *second.stream_names)
         self.calls = (*(first.calls if is_fused else (first.describe(),)), second.describe())
         self.samplings = (*(first.samplings if is_fused else (first.sampling,)), second.sampling)
+        self.lazy = first.lazy and second.lazy
         self.origin = second.origin
 
     def describe(self) -> str:
@@ -341,7 +388,7 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         PerItem.__init__(self, parent)
         self.stream_names: tuple[str, ...] = ()
         self.is_step = False
-        self.sampling = sampling_of(self, arguments)
+        settle_sampling(self, arguments)
 
     def apply(self, item: Any) -> Sample:
         return super().apply(item) if self.like is None else self._bring(item, self.like)

@@ -15,7 +15,7 @@ from ..spatial import LazyPatch, Step
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from .op_pipe import OpPipe, Sampling, add_forms
-from .spatial import PipeSteps, SpatialPipe, add_steps, sampling_of
+from .spatial import PipeSteps, SpatialPipe, add_steps, settle_sampling
 
 
 class ChangesValues(OpPipe):
@@ -78,7 +78,7 @@ class ChoicePipe(ChangesValues):
 
     Value ops change the volumes of ``keys``, by default all that are not labels. Spatial ops
     always act on all, and members made by ``On`` on the keys that they name. The arguments
-    ``mode``, ``padding``, ``fill`` and ``dtype`` are as in spatial pipes.
+    ``mode``, ``padding``, ``fill``, ``dtype`` and ``lazy`` are as in spatial pipes.
     """
 
     keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}
@@ -87,10 +87,12 @@ class ChoicePipe(ChangesValues):
     def hold(self, op: Choices, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
         spatial, values, keys = op.spatial, op.values, arguments.get("keys")
         ops, stream = [] if spatial is None else [spatial], self.stream_names[0]
-        self.sampling = sampling_of(self, arguments)
-        if spatial is None and self.sampling.changes:
-            _, field, _ = self.sampling.changes[0]
-            msg = f"{field}= says how voxels are sampled, and none of {op.choice.rule}() is"
+        own = {one: arguments.get(one) for one in SpatialPipe.keywords if one != "name"}
+        fields = [one for one, value in own.items() if value is not None]
+        if spatial is not None:
+            settle_sampling(self, arguments)
+        elif fields:
+            msg = f"{fields[0]}= says how voxels are sampled, and none of {op.choice.rule}() is"
             do = "Leave it out, or give it to a spatial pipe."
             raise PolicyConflict(f"{msg} a spatial op", do=do).at(self.origin)
         self.steps = PipeSteps(Step(one, stream, self.origin, common=is_shared) for one in ops)

@@ -22,7 +22,7 @@ _HOMES = {
     "core": "Grid Region Sample Stream errors",
     "core.errors": "VoxpipeError",
     "dataloader2": "DataLoader2 check index",
-    "datapipes": "DataPipe ShuffleSpec explain",
+    "datapipes": "DataPipe ShuffleSpec explain lazy",
     "datapipes.iter": "from_cases from_decathlon from_manifest from_table list_cases",
     "extensions.bridges.interop": "from_node to_dataset to_node",
     "extensions.bridges.layouts": "from_bids from_dicom from_nnunet",

@@ -16,6 +16,7 @@ from ..datapipes.batch_patches import BatchPatches
 from ..datapipes.datapipe import ERROR_LOG, ErrorLog
 from ..datapipes.epoch import OwnGenerators, items_from, set_epoch, starts_again
 from ..graph import Cut, Pipe, error_location, failed_item, is_read_twice, traits_of, walk
+from ..spatial.lazy.patch_report import log_fusion, logs_fusion
 from ..spatial.lazy.patch_steps import in_batch
 from .memory_budget import PrefetchBudget
 from .pipe_runner import as_raised, seeded_globals
@@ -216,6 +217,7 @@ def jobs(
     skips = part.uneven != WRAP and not errors.tolerates
     # A patch that depends on its place in the batch gets its place before its reads are planned.
     has_shares = any(isinstance(p, BatchPatches) and p.has_shares for p in split.realizing)
+    is_logged = logs_fusion()
     items = run_planner(split.planner, seed, epoch, cursor.next * size if skips else 0)
     if errors.tolerates:
         items = _excusing(items, excuses)
@@ -236,6 +238,8 @@ def jobs(
             mine = slice(part.rank * own, (part.rank + 1) * own)
             numbers = range(index * size, index * size + len(batch))[mine]
             items_of_rank = tuple(in_batch(batch) if has_shares else batch)[mine]
+            if is_logged:
+                log_fusion(items_of_rank)
             yield Job(index, items_of_rank, part.rank, failures, tuple(numbers))
         if is_last:
             return

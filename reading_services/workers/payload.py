@@ -21,10 +21,11 @@ import torch
 from ...batching.collate import ApplyValue
 from ...batching.job import Job
 from ...core.call_site import shorten
+from ...core.draws import OpStep
 from ...core.errors import NotPicklable
 from ...datapipes.epoch import held_objects, is_library, modules_in, named_globals
 from ...graph import Pipe, describe, is_pipe, origin_of, walk
-from ...intensity import ValueStep
+from ...spatial import MaskedPatch
 from ...storage.content import PLAIN
 from ...volumes import custom_backends, custom_decoders
 from ..replica import Hooks, Replica
@@ -161,10 +162,12 @@ def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None
     if isinstance(work, PlannedWork):
         thing: Any = work.maker()
         pipes, hooks = work.cut.realizing, Hooks()
-        # Planned value ops travel with the samples, which do not exist yet.
+        # Planned ops travel with the samples, which do not exist yet.
         for pipe in walk(work.cut.planner):
-            steps = (getattr(pipe, "step", None), getattr(pipe, "change", None))
-            ops = [op for op in steps if isinstance(op, (ValueStep, ApplyValue))]
+            steps = [getattr(pipe, "step", None), getattr(pipe, "change", None)]
+            several = vars(pipe).get("steps")
+            steps += several if isinstance(several, tuple) else [vars(pipe).get("_template")]
+            ops = [op for op in steps if isinstance(op, (OpStep, ApplyValue, MaskedPatch))]
             if ops:
                 _pack(ops, [(describe(pipe), ops, pipe)], script)
     else:

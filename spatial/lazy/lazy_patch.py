@@ -75,8 +75,8 @@ class LazyPatch(NoArithmetic):
     filled_after: int = 0
     """Number of ``values`` before the pipe that set the policy's fill: outside voxels get the fill
     after these. Below 0: the fill was set before a flush."""
-    is_fixed: bool = False
-    """Whether later pipes leave the policy unchanged."""
+    fixed_fields: tuple[str, ...] = ()
+    """Fields of the policy that later pipes leave unchanged."""
     members: tuple[LazyPatch, ...] = ()
     """Patches of a ``StackedPatch``; each writes its own channels."""
 

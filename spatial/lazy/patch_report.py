@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from ...core.errors import SampleError
 from ..ops.op import is_hard
 from .virtual_volume import VirtualVolume
+
+_LOG = logging.getLogger("voxpipe.fusion")
 
 
 def _refusing(sign: str) -> Callable[..., NoReturn]:
@@ -121,6 +124,29 @@ def breaks(patch: Any) -> tuple[str, ...]:
     why = f" ({'; '.join(because)})" if because else ""
     by_flush = patch.volume.because or "flush"
     return (*breaks(before), (" and ".join(texts) or _cut(before) or by_flush) + why)
+
+
+def logs_fusion() -> bool:
+    """Whether the logger ``voxpipe.fusion`` records fused pipes: at level DEBUG."""
+    return _LOG.isEnabledFor(logging.DEBUG)
+
+
+def log_fusion(items: Iterable[Any]) -> None:
+    """Log the fused pipes of each resample of each lazy volume, and the cause of its end."""
+    for item in items:
+        things = {**item, **getattr(item, "patches", {})} if isinstance(item, Mapping) else {}
+        for key, thing in things.items():
+            for text in _fusions(thing, "the batch") if hasattr(thing, "pending") else ():
+                _LOG.debug("%s, %s: %s", getattr(item, "case", ""), key, text)
+
+
+def _fusions(patch: Any, why: str) -> tuple[str, ...]:
+    if patch.members:
+        return tuple(dict.fromkeys(text for one in patch.members for text in _fusions(one, why)))
+    is_made = isinstance(patch.volume, VirtualVolume) and not patch.volume.is_kept
+    below = _fusions(patch.volume.patch, breaks(patch)[-1]) if is_made else ()
+    names = " + ".join(step.describe() for step in patch.pending.steps) or "none"
+    return (*below, f"{len(patch.pending.steps)} pending, {names}; applied at once for {why}")
 
 
 def sources_of(patch: Any) -> Iterator[Any]:

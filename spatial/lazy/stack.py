@@ -71,13 +71,13 @@ def _as_before(patch: LazyPatch, before: LazyPatch) -> LazyPatch:
             stack = StackedPatch(volume, pending, patch.policy, because=before.because)
             return stack.with_members(members)
     # The fill was set before: value ops apply to it from here on.
-    how: Any = {"policy": before.policy, "is_fixed": before.is_fixed}
+    how: Any = {"policy": before.policy, "fixed_fields": before.fixed_fields}
     return replace(patch, **how, filled_after=-1)
 
 
 def _is_like(patch: LazyPatch, first: LazyPatch) -> bool:
     """Whether two patches differ only in their voxels, which come from files."""
-    names = ("kind", "policy", "is_fixed", "filled_after")
+    names = ("kind", "policy", "fixed_fields", "filled_after")
     alike = all(getattr(patch, name) == getattr(first, name) for name in names)
     plain = not (patch.values or patch.statistics or patch.members)
     in_file = isinstance(patch.volume, Volume) and not isinstance(patch.volume, RealizedVolume)
@@ -181,7 +181,7 @@ class StackedPatch(LazyPatch):
         # All channels share the sampling from here; ``with_each`` still changes each member.
         empty = replace(self.pending, steps=(), moving=None)
         plain = LazyPatch(
-            self.volume, empty, self.policy, (), self.statistics, -1, is_fixed=self.is_fixed
+            self.volume, empty, self.policy, (), self.statistics, -1, fixed_fields=self.fixed_fields
         )
         return plain.on_voxels_of(self, soft, because or self.because, **how)
 
@@ -195,14 +195,15 @@ class StackedPatch(LazyPatch):
     def with_members(self, members: Sequence[LazyPatch]) -> Self:
         """Return the patch with other members, sampled as these are."""
         # Prefer a fixed policy, and one of no label.
-        policy = min(members, key=lambda one: (not one.is_fixed, one.kind == "label")).policy
+        first = min(members, key=lambda one: (not one.fixed_fields, one.kind == "label"))
+        policy = first.policy
         same = all(one.policy.dtype == policy.dtype for one in members)
         return replace(
             self,
             members=tuple(members),
             pending=members[0].pending,
             policy=policy if same else replace(policy, dtype=None),
-            is_fixed=any(member.is_fixed for member in members),
+            fixed_fields=first.fixed_fields,
         )
 
     @property

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...core import Region
-from ...core.call_site import is_looking_ahead
-from ...core.errors import GraphError, PatchSizeError
+from ...core.call_site import is_looking_ahead, shorten
+from ...core.errors import GraphError, PatchSizeError, SampleError
 from ...core.histogram import merge_histograms
 from ...core.suggest import percentile_hint
 from ...core.validate import (
@@ -26,6 +27,8 @@ from ...core.validate import (
     or_none,
 )
 from ...intensity.value_op import recorded_percentile, same_as
+from ...storage.content import behaviour_digest
+from ...volumes.voxels import plain
 from ..plans.plan import SpatialPlan, box_to_output
 from .op import Params, one_or_three, size_of, size_on, size_text, three
 
@@ -35,6 +38,52 @@ Otherwise = Literal["error", "whole"]
 #
 # They declare a need: the box of the voxels of interest in one volume. The box is found once per
 # volume; then the op crops as any other. Earlier ops are undone in coordinates only.
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A user's function from the voxels (C, I, J, K) of a volume to a mask of the same shape."""
+
+    function: Callable[[NDArray[Any]], Any] = field(compare=False)
+    digest: str  # of its code: equal selections select equal voxels
+    level: int = 0  # resolution that it gets, where no other is named
+
+    @classmethod
+    def of(cls, name: str, function: Any) -> Selection:
+        """Return the selection by an argument; ValueError for one whose result cannot be kept."""
+        if isinstance(function, Selection):
+            return function
+        if not callable(function):
+            msg = f"{name} is a function from voxels (C, I, J, K) to a mask, got {function!r}"
+            raise ValueError(msg)
+        digest = behaviour_digest(function)
+        if not digest:
+            msg = f"{name}={shorten(function)} draws, computes with a handle or a compiled object, "
+            msg += "or reads files, arguments or the environment, so its mask cannot be kept"
+            do = "Give a function at the top of a module that computes with its argument alone."
+            raise GraphError(msg, do=do)
+        return cls(function, digest)
+
+    def mask_of(self, volume: Any, level: int = 0) -> Any:
+        """Return a label volume, 1 at selected voxels of a level; reads that level at once."""
+        from ...volumes import Volume
+        from ...volumes.catalog.whole_pass import at_level, coarser_levels
+
+        number = min(level, len(coarser_levels(volume)) if level else 0)
+        source = at_level(volume, number)
+        # A copy: a function may change its array, and this may be that of the user.
+        values = plain(np.array(source.read(Region.of_shape(source.spatial_shape)).values()))
+        mask = np.asarray(self.function(values))
+        if mask.shape[-3:] != values.shape[1:] or mask.ndim not in (3, 4):
+            msg = f"select_fn={shorten(self.function)} made {mask.shape} of {values.shape} voxels "
+            do = "Return a mask of the same shape, such as array > 0."
+            raise SampleError(f"{msg}of {volume.name}", do=do)
+        inside = (mask != 0).reshape(-1, *mask.shape[-3:]).any(axis=0).astype(np.uint8)
+        return Volume(inside, affine=source.affine, kind="label")
+
+    def describe(self) -> str:
+        """Return the function by its name."""
+        return shorten(self.function)
 
 
 @dataclass(frozen=True)
@@ -50,6 +99,8 @@ class BoxNeed:
     """or these; with neither, all that are not 0."""
     level: int = 0
     """Resolution level to read, if the volume has several; 0 is its own."""
+    selection: Selection | None = field(default=None, repr=False)
+    """``Selection`` of voxels by a function instead of by values."""
 
     def describe(self) -> str:
         from ...volumes.catalog.whole_pass import ForegroundRule
@@ -57,7 +108,8 @@ class BoxNeed:
         coarse = f" at level {self.level}" if self.level else ""
         if isinstance(self.above, str):
             return f"voxels above the {self.above} of {self.key!r}{coarse}"
-        return f"{ForegroundRule(self.above, self.labels).describe()} of {self.key!r}{coarse}"
+        rule = ForegroundRule(self.above, self.labels, self.selection)
+        return f"{rule.describe()} of {self.key!r}{coarse}"
 
     def find(self, volume: Any, plan: SpatialPlan) -> Region | None:
         """Return the box in voxels of the present output; empty if nothing is of interest."""
@@ -72,9 +124,12 @@ class BoxNeed:
                 return None
             above = _statistic(volume, above)
         parts = getattr(volume, "parts", (volume,))
+        if self.selection is not None and not on_one_grid(parts):
+            msg = f"select_fn= gets all channels at once, but those of {self.key!r} differ in grid"
+            raise SampleError(msg, do="Put the crop before stack().")
         boxes: list[Region] = []
         for part in (volume,) if on_one_grid(parts) else parts:
-            region = find(part, ForegroundRule(above, self.labels), self.level)
+            region = find(part, ForegroundRule(above, self.labels, self.selection), self.level)
             if region is None:
                 return None
             boxes.append(region if region.is_empty else box_to_output(plan, region, part.grid))
@@ -253,9 +308,14 @@ class ForegroundCrop(NeedingOp):
     that level, and misses details that the level has lost."""
     hard: bool = False
     """Whether the voxels outside are gone."""
+    select_fn: Any = None
+    """A function from the stored voxels (C, I, J, K), slope and intercept applied, to a mask of the
+    voxels of interest. It gets the whole volume, or the whole ``level``. Its mask is kept for each
+    content of a file, until its code changes."""
 
     name: ClassVar[str] = "foreground_crop"
     checks: ClassVar[Any] = {
+        "select_fn": or_none(Selection.of),
         "above": or_none(_as_threshold),
         "margin": partial(one_or_three, least=0),
         "divisible": partial(one_or_three, least=1),
@@ -264,9 +324,11 @@ class ForegroundCrop(NeedingOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.above is not None and self.classes is not None:
-            got = f"{self.above!r} and {self.classes!r}"
-            raise ValueError(f"{self.name} takes above= or classes=, got {got}")
+        own = {name: getattr(self, name) for name in ("above", "classes", "select_fn")}
+        conditions = [f"{name}={value!r}" for name, value in own.items() if value is not None]
+        if len(conditions) > 1:
+            msg = f"{self.name} takes above=, classes= or select_fn=, got {', '.join(conditions)}"
+            raise ValueError(msg)
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
@@ -277,8 +339,9 @@ class ForegroundCrop(NeedingOp):
     @property
     def needs(self) -> BoxNeed:
         """The box of the voxels of interest."""
-        above = 0.0 if self.above is None and self.classes is None else self.above
-        return BoxNeed(self.key, above, self.classes or (), self.level)
+        is_usual = self.above is None and self.classes is None and self.select_fn is None
+        above = 0.0 if is_usual else self.above
+        return BoxNeed(self.key, above, self.classes or (), self.level, self.select_fn)
 
     def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Params | None:
         inside = self.of_interest(box, plan, volume)

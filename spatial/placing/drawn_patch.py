@@ -15,7 +15,7 @@ from ...core.call_site import warn
 from ...core.errors import MissingLabel, PatchSizeError
 from ...core.validate import entries_of, is_finite, is_number, or_none
 from ...intensity.value_op import same_as
-from ..ops.foreground_crop import ByStoredVolume, stored_volume
+from ..ops.foreground_crop import ByStoredVolume, Selection, stored_volume
 from ..ops.op import Params, centred_start, random_start, size_on, size_text
 from ..plans.plan import SpatialPlan
 from .patch import GridPatch, PatchOp, UniformRegion, nearest_box, size_in_plane
@@ -115,6 +115,8 @@ class MaskedPatch(_DrawnPatch):
     """Share of the patches about the mask; None for all of them."""
     is_forced: bool | None = None
     """With ``oversample``: whether this patch uses the mask; None draws it."""
+    selection: Selection | None = None
+    """Makes the mask out of the volume, by a function of the user."""
 
     sometimes_drawn: ClassVar[tuple[str, ...]] = ("class",)
     volume_field: ClassVar[str] = "mask"
@@ -128,7 +130,8 @@ class MaskedPatch(_DrawnPatch):
     @property
     def where(self) -> str:
         """Where patches are drawn, in words."""
-        return f"inside {self.key!r}"
+        by = f"{self.selection.describe()} of " if self.selection else ""
+        return f"inside {by}{self.key!r}"
 
     @property
     def classes(self) -> Classes:
@@ -149,14 +152,15 @@ class MaskedPatch(_DrawnPatch):
         if self.min_fraction:
             # A random turn must not need a new mask every time.
             cell = cell_for(self._across(plan) if plan.is_copy else size_on(self.size, plan))
-        return sampling_mask(self.mask, plan.source, cell, self.mask_labels or self.classes)
+        classes = self.mask_labels or self.classes
+        return sampling_mask(self.mask, plan.source, cell, classes, selection=self.selection)
 
     def touched_patches(self, plan: SpatialPlan, grid: GridPatch) -> NDArray[np.bool_] | None:
         """Return which patches of a grid hold enough of the mask; None if it must not be read."""
         if plan.is_displaced:
             msg = "which patches of a grid touch a mask is not known after a displacement"
             raise PatchSizeError(msg, do="Put lazy_patch() before it, or leave mask= out.")
-        counts = box_counts(self.mask, plan.grid, grid)
+        counts = box_counts(self.mask, plan.grid, grid, self.selection)
         if counts is None:
             return None
         stays: NDArray[np.bool_] = counts / math.prod(grid.size) >= self.min_fraction - _ROUNDING
@@ -196,6 +200,7 @@ class MaskedPatch(_DrawnPatch):
         size = size_text(self.size)
         weights = ", ".join(f"{label}: {weight:g}" for label, weight in self.class_weights)
         where = f"by the classes {{{weights}}} of" if weights else "inside"
+        where += f" {self.selection.describe()} of" if self.selection else ""
         least = f", at least {self.min_fraction:g} of it" if self.min_fraction else ""
         part = ""
         if self.oversample is not None:
@@ -213,7 +218,8 @@ class MaskedPatch(_DrawnPatch):
         if classes == (EACH,):
             classes = mask.labels
         cell = None if mask.shares is None else mask.shares.cell
-        return sampling_mask(self.mask, plan.source, cell, classes, present) or mask
+        part = sampling_mask(self.mask, plan.source, cell, classes, present, self.selection)
+        return part or mask
 
     def _warn_of_missing(self, mask: SamplingMask) -> None:
         """Warn if a listed label is missing and the mask has unknown labels."""

@@ -29,6 +29,7 @@ from ...core.sample import parse_json
 from ...storage.content import version_key
 from ...volumes.catalog.whole_pass import SLAB_VOXELS, PassCache, slabs
 from ...volumes.voxels import plain
+from ..ops.foreground_crop import Selection
 from ..ops.grid_op import warn_of_outside
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LABEL
@@ -285,15 +286,20 @@ def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
     # Voxels get the weight of the nearest voxel of a one-channel ``Volume`` on any grid, 0 outside.
     # Raises PatchSizeError for several channels and for negative or infinite weights.
 
-    def weigh() -> SamplingMask:
-        return SamplingMask((None,), (_weigh(volume, grid),))
+    def weigh(weights: Any) -> SamplingMask:
+        return SamplingMask((None,), (_weigh(weights, grid),))
 
     mask = _known_mask(volume, grid, ("weights", MOST_BYTES), None, weigh)
     return None if mask is None else mask.tables[0]
 
 
 def sampling_mask(
-    volume: Any, grid: Grid, cell: Triple | None, classes: Classes, inside: Region | None = None
+    volume: Any,
+    grid: Grid,
+    cell: Triple | None,
+    classes: Classes,
+    inside: Region | None = None,
+    selection: Selection | None = None,
 ) -> SamplingMask | None:
     """Return the voxels of each class of a mask; None if it must not be read now."""
     # The mask ``Volume`` may have any grid: it is looked up by nearest neighbour, 0 outside.
@@ -301,26 +307,31 @@ def sampling_mask(
     # - ``classes``: labels, or tuples of labels; ``(EACH,)`` for every label except 0. Empty for
     #   one class of all voxels that are not 0 in some channel.
     # - ``inside``: the only relevant voxels, by default all; such a mask is not kept on disk.
+    # - ``selection``: makes the mask out of the volume.
     #
     # Raises PatchSizeError for classes of several channels, and for an image without classes.
     # Nothing is kept then, so every process refuses it.
     key = ("mask", cell, classes, volume.kind)
     within = grid.region if inside is None else inside
-    return _known_mask(
-        volume, grid, key, inside, lambda: _build_mask(volume, grid, cell, classes, within)
-    )
+
+    def build(mask: Any) -> SamplingMask:
+        return _build_mask(mask, grid, cell, classes, within)
+
+    return _known_mask(volume, grid, key, inside, build, selection)
 
 
-def box_counts(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.int64] | None:
+def box_counts(
+    volume: Any, grid: Grid, patches: GridPatch, selection: Selection | None = None
+) -> NDArray[np.int64] | None:
     """Return the exact number of mask voxels in each patch of a grid, (N,) in order."""
     # None if they must not be read now; PatchSizeError for an image.
 
-    def count() -> SamplingMask:
+    def count(whole: Any) -> SamplingMask:
         boxes = [
             Region.of_shape(patch.size).shift(patch.start) for patch in patches.patches(grid.shape)
         ]
         counts = np.zeros((len(boxes), 1, 1, 1), np.uint32)
-        for region, values in mask_values(volume, grid):
+        for region, values in mask_values(whole, grid):
             inside = (values != 0).any(axis=0)
             for number, box in enumerate(boxes):
                 part = box.intersect(region)
@@ -330,7 +341,7 @@ def box_counts(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.int64]
         return SamplingMask((), (), CellCounts(grid.shape, (1, 1, 1), counts))
 
     key = ("boxes", tuple(patches.size), patches.overlap, volume.kind)
-    mask = _known_mask(volume, grid, key, None, count)
+    mask = _known_mask(volume, grid, key, None, count, selection)
     if mask is None or mask.shares is None:
         return None
     return mask.shares.counts.ravel().astype(np.int64)
@@ -347,13 +358,20 @@ def _known_mask(
     grid: Grid,
     key: tuple[Any, ...],
     inside: Region | None,
-    make: Callable[[], SamplingMask],
+    make_of: Callable[[Any], SamplingMask],
+    selection: Selection | None = None,
 ) -> SamplingMask | None:
     """Return a mask from memory, from the disk, or made now if voxels may be read."""
     # Warn here, because a table from the disk skips the pass.
     warn_of_outside(volume, grid)
     # The user may have given the grid apart from the file, which moves its voxels.
     own = volume.grid
+    if selection is not None:
+        key = (*key, selection.digest, selection.level)
+
+    def make() -> SamplingMask:
+        return make_of(selection.mask_of(volume, selection.level) if selection else volume)
+
     how = (own.shape, own.rows, _VERSION, *key, grid.shape, grid.rows)
     if inside is not None:  # kept in memory alone
         cache, where = MASKS.memory, (how, version_key(volume), inside)

@@ -11,6 +11,13 @@ class TestFuseSpatial(AdapterContract):
         return vp.FuseSpatial()
 
 
+class TestFuseSpatialOfEagerPipes(AdapterContract):
+    same_batches = False
+
+    def make(self):
+        return vp.FuseSpatial(lazy=False)
+
+
 class TestProfile(AdapterContract):
     def make(self):
         return vp.Profile()

@@ -318,7 +318,7 @@ def test_a_flush_keeps_how_a_stack_is_sampled(cases, stacks):
     for pipe in (fixed.flush(), fixed.blur(1.0), fixed.realize().open_volume()):
         sample = next(iter(pipe.rotate(5, mode="nearest")))
         patch = sample["image" if "image" in sample else "t1"]
-        assert patch.is_fixed
+        assert patch.fixed_fields
         assert patch.policy == vp.Policy("cubic")
 
 

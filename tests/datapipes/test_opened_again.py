@@ -242,5 +242,5 @@ def test_what_nobody_may_change_stays_so() -> None:
 
     for again in (pipe.flush(), pipe.realize().open_volume()):
         patch = first(again.rotate(9.0, mode="nearest"))["image"]
-        assert patch.is_fixed
+        assert patch.fixed_fields
         assert patch.policy == Policy("cubic")

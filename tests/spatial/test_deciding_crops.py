@@ -359,7 +359,7 @@ def test_a_threshold_is_not_taken_for_changed_values() -> None:
     [
         (lambda: ForegroundCrop(above=np.nan), "finite number"),
         (lambda: ForegroundCrop(above="0"), "finite number"),
-        (lambda: ForegroundCrop(above=1, classes=2), "above= or classes="),
+        (lambda: ForegroundCrop(above=1, classes=2), "above=, classes= or select_fn="),
         (lambda: ForegroundCrop(classes=1.5), "whole numbers"),
         (lambda: ForegroundCrop(classes=()), "whole numbers"),
         (lambda: ForegroundCrop(margin=-1), "margin is at least 0"),

@@ -197,6 +197,7 @@ class ForegroundRule:
 
     above: float | None = None  # values above this
     labels: tuple[int, ...] = ()  # these values instead; with neither, all values except 0
+    selection: Any = None  # voxels by a function of the user instead
 
     def of(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Return a mask of the values of interest."""
@@ -207,6 +208,8 @@ class ForegroundRule:
 
     def describe(self) -> str:
         """Return the voxels in words."""
+        if self.selection is not None:
+            return f"voxels by {self.selection.describe()}"
         if self.labels:
             return f"label{'s' * (len(self.labels) > 1)} {', '.join(map(str, self.labels))}"
         return "voxels other than 0" if self.above is None else f"voxels above {self.above:g}"
@@ -233,13 +236,14 @@ def known_box(volume: Volume, interest: ForegroundRule, level: int = 0) -> Regio
 
 
 def _box_key(interest: ForegroundRule, level: int) -> tuple[Any, ...]:
-    return (_VERSION, interest.above, interest.labels, level)
+    own = () if interest.selection is None else (interest.selection.digest,)
+    return (_VERSION, interest.above, interest.labels, level, *own)
 
 
 def _recorded_box(volume: Volume, interest: ForegroundRule) -> Region | None:
     """Return the box of the classes of interest in a manifest; None without boxes."""
     boxes = getattr(volume.recorded_statistics, "boxes", ())
-    if not boxes:
+    if not boxes or interest.selection is not None:
         return None
     inside = interest.of(np.array([value for value, _ in boxes]))
     selection = np.array([box for _, box in boxes])[inside]
@@ -251,6 +255,9 @@ def _recorded_box(volume: Volume, interest: ForegroundRule) -> Region | None:
 
 def _box(volume: Volume, interest: ForegroundRule, level: int) -> Region:
     number = min(level, len(coarser_levels(volume)) if level else 0)
+    if interest.selection is not None:
+        coarse = _box(interest.selection.mask_of(volume, level), ForegroundRule(), 0)
+        return _widen(coarse, volume, number) if number and not coarse.is_empty else coarse
     if number:
         coarse = occupied_box(at_level(volume, number), interest)
         return coarse if coarse.is_empty else _widen(coarse, volume, number)
