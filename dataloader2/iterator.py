@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -279,6 +280,10 @@ class DataLoader2Iterator(Iterator[Any]):
             if EXITING.is_set() and threading.current_thread() is not threading.main_thread():
                 threading.Event().wait()
 
+    def has_ended(self, progress: Progress) -> bool:
+        """Whether its epoch is none of a loader with this progress, which follows each end."""
+        return self._progress is not progress or bool(self._ended_by)
+
     def _next(self) -> Any:
         """Return the next batch that is not empty and note it, or raise why there is none."""
         if self._ended_by:
@@ -464,6 +469,27 @@ class ForFrameworks:
 
     datapipe: Any
     _is_inner = False  # whether another loader reads the batches, and not the training loop
+    _live: weakref.ref[DataLoader2Iterator] | None
+    _progress: Progress
+    _turn: Turn
+    _own: DataLoader2Iterator | None = None  # the epoch that ``next(loader)`` has begun
+
+    def __next__(self) -> Any:
+        """Return the next batch of the running epoch; begin the next epoch if none is running.
+
+        ``StopIteration`` ends an epoch. A failed epoch raises its error until ``iter()``.
+        """
+        with self._turn:
+            live = self._live() if self._live is not None else None
+            if live is None or live.has_ended(self._progress):
+                live = self._own = iter(self)  # type: ignore[call-overload]
+        try:
+            return next(live)
+        except PauseIteration:
+            raise
+        except StopIteration:
+            self._own = None
+            raise
 
     @property
     def sampler(self) -> EpochSetter:
