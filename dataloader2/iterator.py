@@ -280,10 +280,6 @@ class DataLoader2Iterator(Iterator[Any]):
             if EXITING.is_set() and threading.current_thread() is not threading.main_thread():
                 threading.Event().wait()
 
-    def has_ended(self, progress: Progress) -> bool:
-        """Whether its epoch is none of a loader with this progress, which follows each end."""
-        return self._progress is not progress or bool(self._ended_by)
-
     def _next(self) -> Any:
         """Return the next batch that is not empty and note it, or raise why there is none."""
         if self._ended_by:
@@ -481,14 +477,12 @@ class ForFrameworks:
         """
         with self._turn:
             live = self._live() if self._live is not None else None
-            if live is None or live.has_ended(self._progress):
+            if live is None or live._progress is not self._progress or live._ended_by:
                 live = self._own = iter(self)  # type: ignore[call-overload]
         try:
             return next(live)
-        except PauseIteration:
-            raise
-        except StopIteration:
-            self._own = None
+        except StopIteration as end:
+            self._own = live if isinstance(end, PauseIteration) else None
             raise
 
     @property

@@ -316,11 +316,17 @@ class _Reader:
             hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise BadChain(f"{shorten(name)} is no form{'' if parents else ' of a source'}{hint}")
         values, options = self.decode(values), self.decode(_plain(node.get("options", {})))
-        if name in ("demux", "fork", "round_robin_demux", "unzip"):  # which make all at once
-            count = [*values, options.get("num_instances", options.get("sequence_length"))][0]
-            few = type(count) is int and count <= _MOST_BRANCHES
-            _require(few, f"at most {_MOST_BRANCHES} branches", count)
-        _refuse_arguments(name, form, options)
+        kind = getattr(form, "args", (getattr(form, "pipe", form),))[0]
+        signature = getattr(kind, "__signature__", None)
+        signature = signature or inspect.signature(vars(kind).get("__new__", kind.__init__))
+        if not any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
+            refuse_unknown_arguments(name, options, [*signature.parameters])
+        if kind.__module__.startswith("torch."):  # its unfinished shuffle fails when it is deleted
+            signature.bind(None, *parents, *values, **options)
+        for count in signature.parameters.keys() & {"num_instances", "sequence_length"}:
+            value = [*values, options.get(count)][0]  # all branches are made at once
+            few = type(value) is int and value <= _MOST_BRANCHES
+            _require(few, f"at most {_MOST_BRANCHES} branches", value)
         return form(*parents, *values, **options)
 
     def _lookup(self, name: Any) -> Any:
@@ -361,11 +367,3 @@ class _Reader:
             return thing[parts[0]]
         _require(is_dataclass(thing) or issubclass(thing, _NUMBERS), "a known value", name)
         return thing(*parts) if issubclass(thing, _NUMBERS) else thing(**parts[0])
-
-
-def _refuse_arguments(name: str, form: Any, options: dict[str, Any]) -> None:
-    kind = getattr(form, "args", (getattr(form, "pipe", form),))[0]
-    signature = getattr(kind, "__signature__", None)
-    signature = signature or inspect.signature(vars(kind).get("__new__", kind.__init__))
-    if not any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
-        refuse_unknown_arguments(name, options, [*signature.parameters])
