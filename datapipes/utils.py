@@ -26,17 +26,9 @@ from ..core.errors import BadChain, GraphError
 from ..core.redact import has_secrets
 from ..core.suggest import closest
 from ..first_use import at_first_use, names_at
-from ..graph import (
-    Pipe,
-    chained_name,
-    describe,
-    fingerprint_of_pipe,
-    is_branch,
-    is_pipe,
-    origin_of,
-)
+from ..graph import Pipe, chained_name, fingerprint_of_pipe, is_branch, is_pipe, parents_of
 from ..graph.explain import arguments_of, nodes_and_edges, shown_pipes
-from ..graph.node import is_chained, pipes_in
+from ..graph.node import describe, is_chained, origin_of, pipes_in
 from ..volumes import axis_map
 from . import iter as iter_pipes
 from . import map as map_pipes
@@ -138,7 +130,9 @@ def chain_to_json(pipe: Pipe) -> dict[str, Any]:
                 # Sources stay: some list a storage when they are made.
                 twin = reader.add(nodes[-1], None if parents else one)
             twin = twin[0].main_datapipe if isinstance(twin, list) else twin
-            same = describe(one) == describe(twin)
+            edges = zip(parents, () if is_branch(one) else parents_of(twin), strict=False)
+            same = all(reader.pipes[number] is parent for number, parent in edges)
+            same = same and describe(one) == describe(twin)
             if not same or fingerprint_of_pipe(one) != fingerprint_of_pipe(twin):
                 raise TypeError("its arguments do not make the same pipe again")
         except (BadChain, TypeError) as error:
@@ -218,8 +212,7 @@ def _path_of(thing: Any) -> str:
     name, path = str(thing.__qualname__), f"{thing.__module__}:{thing.__qualname__}"
     if _public(name) is thing:
         return name
-    is_private = path.startswith("voxpipe.") and name.startswith("_")
-    is_private = is_private or thing.__module__ == "__main__"
+    is_private = thing.__module__ == "__main__" or (path[:8] == "voxpipe." and name[0] == "_")
     if is_private or _at(path) is not thing:
         raise TypeError(f"{shorten(thing)}, which is no function or class of a module")
     return path

@@ -401,3 +401,20 @@ def test_one_text_of_functions_is_a_list_of_letters():
 def test_the_text_of_a_chain_names_its_key():
     """It is no credential, unlike the key of a store."""
     assert "key='label'" in str(cases().open_volume().foreground_crop(key="label"))
+
+
+class Swapped(vp.DataPipe):
+    """A pipe that keeps its parents in another order than it takes them."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.second, self.first = second, first
+
+    def __iter__(self):
+        yield from zip(self.first, self.second, strict=True)
+
+
+def test_parents_in_another_order_are_refused():
+    """The data would name the wrong one first."""
+    with pytest.raises(GraphError, match="do not make the same pipe again"):
+        vp.chain_to_json(Swapped(numbers(), numbers().batch(1)))
