@@ -10,6 +10,8 @@ from .adapter import note_of as note_of
 from .fuse import FuseSpatial as FuseSpatial
 from .lint import Lint as Lint
 from .lint import Mistake as Mistake
+from .lint import register_lint_rule as register_lint_rule
+from .lint import unregister_lint_rule as unregister_lint_rule
 from .on_error import OnError as OnError
 from .profile import Profile as Profile
 from .timeout import Limits as Limits

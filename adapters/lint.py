@@ -6,20 +6,23 @@ import dis
 import functools
 import random
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from torch.utils.data import IterDataPipe
 
 from ..core import CallSite
+from ..core.call_site import shorten
 from ..core.errors import LintWarning
+from ..core.validate import as_choice
 from ..datapipes.cost import passes_of
 from ..datapipes.datapipe import draws
 from ..datapipes.epoch import UNSEEN_HINT, Unseen, has_place, held_objects, is_library
 from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, SpatialPipe
-from ..first_use import consult, extensions
+from ..first_use import consult, extensions, leave_out_name
 from ..graph import (
     Cut,
     NoCut,
@@ -40,12 +43,86 @@ from .profile import without_timers
 # Bytes that a disk of 2 GB/s reads in half a second: fewer are not reported.
 MUCH_BYTES = 10**9
 _CACHES = ("in_memory_cache", "on_disk_cache", "end_caching")
-# Names of mistakes at a pipe; that of a graph and its loader.
-_OF_PIPES = SHARDS, _BATCHES, _FROZEN_VALUE, _REPEATED_DRAWS, _TWICE = (
-    *("unshuffled-shards", "one-volume-batches"),
-    *("frozen-draws", "repeated-draws", "twice-interpolated"),
+# The order gives the codes, which people write into their programs: append new names.
+_NAMES = SHARDS, _BATCHES, _FROZEN_VALUE, _REPEATED_DRAWS, _TWICE, _PLANNER, _OWN, _WHOLE, _IDLE = (
+    *("unshuffled-shards", "one-volume-batches", "frozen-draws", "repeated-draws"),
+    *("twice-interpolated", "planned-functions", "own-state", "whole-volumes", "idle-workers"),
 )
-_IDLE = "idle-workers"
+_SEVERITIES = HIGH, LOW = "high", "low"
+Places: TypeAlias = "Iterable[tuple[Pipe, str, str]]"
+"""Pipes with their effect and the fix."""
+
+
+class _Rule(NamedTuple):
+    name: str
+    code: str = ""
+    severity: str = HIGH
+    find: Callable[[Pipe], Iterable[Any]] = lambda pipe: ()  # places of mistakes in a graph
+
+
+_RULES = {
+    name: _Rule(name, f"VX{number}", LOW if name in (_PLANNER, _WHOLE, _IDLE) else HIGH)
+    for number, name in enumerate(_NAMES, 101)
+}
+_WORDS = frozenset(word for rule in _RULES.values() for word in rule[:2])
+_OF_USERS: dict[str, _Rule] = {}
+
+
+def _all_rules() -> dict[str, _Rule]:
+    """Return the rules of voxpipe, of users and of installed packages, by name."""
+    rules = _RULES | _OF_USERS
+    for name, point in extensions("lint_rules").items():
+        if name in _WORDS:
+            leave_out_name(point, "voxpipe")
+        elif name not in rules:
+            rules[name] = _Rule(name, find=partial(consult, point, kind=_with_origins))
+    return rules
+
+
+def register_lint_rule(
+    name: str, rule: Callable[[Pipe], Places], *, code: str = "", severity: str = HIGH
+) -> None:
+    """Register a rule of yours for :class:`Lint`, in this process.
+
+    Parameters
+    ----------
+    name
+        Its name in messages and in ``Lint(ignore=...)``. A rule of the same name is replaced.
+    rule
+        Yields the pipe, the effect and the fix of each mistake, given the last pipe. Its errors
+        are raised.
+    code
+        A second name, for messages and ``ignore``.
+    severity
+        ``"high"`` if batches are worse than they were meant, ``"low"`` if only time is lost.
+
+    Raises
+    ------
+    ValueError
+        The name or the code is that of a rule of voxpipe, or the code that of another rule.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> register_lint_rule("a-chain", lambda pipe: [(pipe, "it is one", "Take two.")], code="ME1")
+    >>> [(one.code, one.do) for one in Lint().mistakes(from_cases([{"image": "a.nii"}]))]
+    [('ME1', 'Take two.')]
+    >>> unregister_lint_rule("a-chain")
+    """
+    if not callable(rule) or not all(isinstance(w, str) for w in (name, code)) or not name:
+        msg = "register_lint_rule(name, rule, code=) takes a name, a function of a pipe and a code"
+        raise TypeError(f"{msg}, got {shorten(name)}, {shorten(rule)} and {shorten(code)}")
+    others = {word for one in _all_rules().values() if one.name != name for word in one[:2]}
+    for word in {name, code} & (_WORDS | others) - {""}:
+        owner = "voxpipe" if word in _WORDS else "another rule"
+        raise ValueError(f"{word!r} belongs to a rule of {owner}: choose another word")
+    severity = as_choice("severity", severity, _SEVERITIES)
+    _OF_USERS[name] = _Rule(name, code, severity, lambda pipe: _with_origins(rule(pipe)))
+
+
+def unregister_lint_rule(name: str) -> None:
+    """Remove a rule of :func:`register_lint_rule`; do nothing if there is none of this name."""
+    _OF_USERS.pop(name, None)
 
 
 @dataclass(frozen=True)
@@ -60,10 +137,15 @@ class Mistake:
     """The fix."""
     origin: CallSite | None
     """Where the user wrote the pipe."""
+    code: str = ""
+    """The code of its rule, e.g. ``"VX101"``."""
+    severity: str = HIGH
+    """``"high"`` or ``"low"``: :func:`register_lint_rule`."""
 
     def __str__(self) -> str:
         place = f"\n  at {self.origin}" if self.origin is not None else ""
-        return f"{self.name}: {self.message}{place}\n  {self.do}"
+        name = f"{self.code} {self.name}".lstrip()
+        return f"{name}: {self.message}{place}\n  {self.do}"
 
 
 @dataclass(frozen=True)
@@ -104,36 +186,20 @@ class Upstream:
         )
 
 
-Places: TypeAlias = "tuple[tuple[Pipe, str, str], ...]"
-"""Pipes with their effect and the fix."""
-
-
 class Lint(Adapter):
     """Warn of mistakes in a graph, each by name, with the fix and the line, without any change.
 
-    ==================  ==================================================================
-    name                mistake
-    ==================  ==================================================================
-    unshuffled-shards   workers share items out that were not shuffled before
-    one-volume-batches  the patches of a batch come from the same volume
-    frozen-draws        a cache keeps random draws: every epoch is the same
-    repeated-draws      ``repeat()`` brings the same patches with the same draws again
-    twice-interpolated  a spatial pipe comes after voxels were made
-    planned-functions   the graph can be split, but a function runs on the wrong side of it
-    own-state           an object in a function has state of its own that no seed sets
-    whole-volumes       statistics, boxes or masks take a pass over volumes in remote stores
-    idle-workers        the loader has workers, and no pipe is left for them: all of them plan
-    ==================  ==================================================================
-
-    Each costs quality or speed and raises no error. Packages add mistakes by entry points
-    ``voxpipe.lint_rules``: a name, and a function of the last pipe. The function yields the pipe,
-    the effect and the fix of each mistake.
-    Give it after adapters of your own: it checks the graph that they return.
+    Each costs quality or speed and raises no error. The page ``docs/lint.md`` lists them by code.
+    Users add rules by :func:`register_lint_rule`, packages by entry points ``voxpipe.lint_rules``:
+    a name and the function. Give it after adapters of your own: it checks the graph that they
+    return.
 
     Parameters
     ----------
     ignore
-        Names that are no mistakes here.
+        Codes or names that are no mistakes here.
+    severity
+        ``"high"`` reports only mistakes that make batches worse, and none that cost time.
 
     Examples
     --------
@@ -143,40 +209,44 @@ class Lint(Adapter):
     ['one-volume-batches']
     """
 
-    def __init__(self, *, ignore: Collection[str] = ()) -> None:
-        unknown = sorted(set(ignore) - set(NAMES))
-        if isinstance(ignore, str) or unknown:
-            raise ValueError(f"ignore takes names out of {NAMES}, got {ignore!r}")
-        self.ignore = frozenset(ignore)
+    def __init__(self, *, ignore: Collection[str] = (), severity: str = LOW) -> None:
+        names = {word: rule.name for rule in _all_rules().values() for word in rule[:2] if word}
+        if isinstance(ignore, str) or not names.keys() >= set(ignore):
+            raise ValueError(f"ignore takes codes or names out of {[*names]}, got {ignore!r}")
+        self.ignore = frozenset(names[word] for word in ignore)
+        self.severity = as_choice("severity", severity, _SEVERITIES)
 
     def mistakes(self, pipe: Pipe) -> list[Mistake]:
         """Return the mistakes of a graph: pipe by pipe, sources first, then as a whole."""
-        result = []
-        split = split_of(pipe)
+        result: list[tuple[str, Any]] = []
+        split, rules = split_of(pipe), self._rules()
         upstream: dict[int, Upstream] = {}
         for one in walk(pipe):
             before = Upstream.of([upstream[id(parent)] for parent in parents_of(one)])
             for name, what, do in _mistakes_at(one, before):
-                if name not in self.ignore:
-                    result.append(Mistake(name, what, do, origin_of(one)))
+                result.append((name, (origin_of(one), what, do)))
             upstream[id(one)] = before.after(one)
-        for name, look in _OF_GRAPHS.items():
-            result += () if name in self.ignore else _mistakes(name, look(pipe, split))
-        for name, point in extensions("lint_rules").items():
-            if name not in self.ignore:
-                result += consult(point, pipe, functools.partial(_mistakes, name))
-        return result
+        for name in _OF_GRAPHS.keys() & rules.keys():
+            result += [(name, place) for place in _with_origins(_OF_GRAPHS[name](pipe, split))]
+        for name, rule in rules.items():
+            result += [(name, place) for place in rule.find(pipe)]
+        return [_mistake(rules[name], *place) for name, place in result if name in rules]
+
+    def _rules(self) -> dict[str, _Rule]:
+        """Return the rules that are neither ignored nor of a lower severity, by name."""
+        every = {name: rule for name, rule in _all_rules().items() if name not in self.ignore}
+        return {n: rule for n, rule in every.items() if self.severity in (LOW, rule.severity)}
 
     def mistake_of_workers(self, pipe: Pipe, workers: int) -> Mistake | None:
         """Return the mistake of a graph under so many workers, which only a loader knows."""
-        split = split_of(pipe)
-        if not workers or _IDLE in self.ignore or not isinstance(split, Cut) or split.realizing:
+        split, rule = split_of(pipe), self._rules().get(_IDLE)
+        if not workers or rule is None or not isinstance(split, Cut) or split.realizing:
             return None
         what = f"num_workers={workers}, but every pipe plans, so the loader's process runs them all"
         do = "End the chain with .batch_patches() or .batch(), which workers run; or use none."
         if _planned_functions(pipe, split):
             do = "Put .sharding_filter() before the pipes that must run in workers; or use none."
-        return Mistake(_IDLE, what, do, origin_of(pipe))
+        return _mistake(rule, origin_of(pipe), what, do)
 
     def rewrite(self, pipe: Pipe) -> RewriteResult:
         """Return the very same graph, after a :class:`LintWarning` for each mistake."""
@@ -185,8 +255,12 @@ class Lint(Adapter):
         return RewriteResult(pipe, pipe)
 
 
-def _mistakes(name: str, places: Places = ()) -> list[Mistake]:
-    return [Mistake(name, what, do, origin_of(at)) for at, what, do in places]
+def _with_origins(places: Places = ()) -> list[tuple[CallSite | None, str, str]]:
+    return [(origin_of(pipe), what, do) for pipe, what, do in places]
+
+
+def _mistake(rule: _Rule, origin: CallSite | None, what: str, do: str) -> Mistake:
+    return Mistake(rule.name, what, do, origin, rule.code, rule.severity)
 
 
 def _mistakes_at(pipe: Any, before: Upstream) -> Iterator[tuple[str, str, str]]:
@@ -292,13 +366,12 @@ def _has_own_state(kind: type) -> bool:
 
 
 _OF_GRAPHS: dict[str, Callable[[Pipe, Cut | NoCut], Places]] = {
-    "planned-functions": _planned_functions,
-    "own-state": _own_state,
-    "whole-volumes": _whole_volumes,
+    _PLANNER: _planned_functions,
+    _OWN: _own_state,
+    _WHOLE: _whole_volumes,
 }
-NAMES = sorted([*_OF_PIPES, *_OF_GRAPHS, _IDLE, *extensions("lint_rules")])
 
 
 def _check_shuffle_before_sharding(datapipe: Pipe) -> bool:
     """Whether every path to a ``sharding_filter`` has a ``shuffle``; torchdata's check."""
-    return not Lint(ignore=set(NAMES) - {SHARDS}).mistakes(datapipe)
+    return not Lint(ignore=_all_rules().keys() - {SHARDS}).mistakes(datapipe)

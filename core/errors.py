@@ -13,7 +13,7 @@ voxpipe can catch it::
     │   ├── DestinationExists, DestinationBusy, DestinationFull
     │   └── OutOfVolume, BadManifest, StaleEntry
     ├── BadSetting, GridMismatch, PatchSizeError, BadPlan, BadRecord, PolicyConflict, SampleError
-    ├── UnknownCase, GraphError (NotPicklable, NotRemovable, UnendedCache)
+    ├── UnknownCase, GraphError (BadChain, NotPicklable, NotRemovable, UnendedCache)
     ├── StreamError (HashMismatch), NotOffered, BudgetExceeded, StateMismatch (BadState), NoDevice
     ├── ItemTimeout (PrefetchTimeoutError), TooManyFailures, WorkerDied
     ├── RankFailed, RanksDiffer, RankMissing
@@ -295,6 +295,10 @@ class UnknownCase(VoxpipeError, KeyError):
 
 class GraphError(VoxpipeError, ValueError):
     """The graph of pipes is not legal."""
+
+
+class BadChain(GraphError):
+    """Plain data that describe no chain, or one of another version."""
 
 
 class NotPicklable(GraphError, TypeError):

@@ -240,26 +240,33 @@ def _readable(text: str) -> str:
     return url.scheme + used_name(_PARAMETERS.sub("", path) if url.parameters else path)
 
 
-def public_value(value: Any, levels: int = 40) -> Any:
-    """Return a value whose locations, up to ``levels`` deep, have no credentials."""
+def public_value(value: Any, levels: int = 40, losses: list[str] | None = None) -> Any:
+    """Return a value whose locations, up to ``levels`` deep, have no credentials.
+
+    ``losses`` gets the name of each location and option that had some.
+    """
     if isinstance(value, str):
-        return public_name(value)
+        name = public_name(value)
+        if losses is not None and name != value:
+            losses.append(name)
+        return name
     if isinstance(value, os.PathLike):
         path = os.fspath(value)
         url = _CUT_URL.sub(r"\1://", path) if isinstance(path, str) else ""
-        return public_name(url) if "://" in url else value
+        return public_value(url, levels, losses) if "://" in url else value
     if type(value) in (list, tuple, set, frozenset):
         if not levels:
             return type(value)()
-        return type(value)(public_value(one, levels - 1) for one in value)
+        return type(value)(public_value(one, levels - 1, losses) for one in value)
     if type(value) is dict:
-        items = value.items() if levels else ()
-        return {
-            public_value(key): _MASK
-            if isinstance(key, str) and isinstance(one, str) and _OPTION.search(key)
-            else public_value(one, levels - 1)
-            for key, one in items
-        }
+        public = {}
+        for key, one in value.items() if levels else ():
+            is_secret = isinstance(key, str) and isinstance(one, str) and _OPTION.search(key)
+            if is_secret and losses is not None:
+                losses.append(key)
+            name = public_value(key, levels, losses)
+            public[name] = _MASK if is_secret else public_value(one, levels - 1, losses)
+        return public
     return value
 
 

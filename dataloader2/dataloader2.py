@@ -220,7 +220,7 @@ class DataLoader2(ForFrameworks):
             begin, end = partial(self._begin, seed), self._end
             run = (self._progress, begin, end, self._counts, self._origin, self._turn)
             iterator = DataLoader2Iterator(*run)
-            self._live = weakref.ref(iterator)
+            self._live, self._own = weakref.ref(iterator), None
             return iterator
 
     def _refuse_if_shut_down(self) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -464,6 +465,25 @@ class ForFrameworks:
 
     datapipe: Any
     _is_inner = False  # whether another loader reads the batches, and not the training loop
+    _live: weakref.ref[DataLoader2Iterator] | None
+    _progress: Progress
+    _turn: Turn
+    _own: DataLoader2Iterator | None = None  # the epoch that ``next(loader)`` has begun
+
+    def __next__(self) -> Any:
+        """Return the next batch of the running epoch; begin the next epoch if none is running.
+
+        ``StopIteration`` ends an epoch. A failed epoch raises its error until ``iter()``.
+        """
+        with self._turn:
+            live = self._live() if self._live is not None else None
+            if live is None or live._progress is not self._progress or live._ended_by:
+                live = self._own = iter(self)  # type: ignore[call-overload]
+        try:
+            return next(live)
+        except StopIteration as end:
+            self._own = live if isinstance(end, PauseIteration) else None
+            raise
 
     @property
     def sampler(self) -> EpochSetter:

@@ -293,6 +293,7 @@ class ListCases(FindsCases):
             self.patterns = {k: _DOTS.sub(r"\1", one) for k, one in self.patterns.items()}
         self.origin = dataclasses.replace(self.origin, call=self.describe())
         url, by_key = self._show()
+        self._hides_arguments = by_key != self.patterns or url != self.path
         optional = {"optional": self.optional} if self.optional else {}
         self._arguments = (() if url is None else (url,), {**by_key, **optional})
 

@@ -251,6 +251,7 @@ class PipeBase:
     form_name: ClassVar[str] = ""  # name of the chained form
     origin: CallSite  # where the user wrote it
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    _hides_arguments: bool = False  # whether credentials are left out of ``_arguments``
 
     def __init_subclass__(cls, *, form: str = "", to: type | None = None, **options: Any) -> None:
         """Register the class as the chained form ``form``, if that is free."""
@@ -271,7 +272,13 @@ class PipeBase:
         pipe.origin = caller(call_text(cls.form_name or cls.__name__, values, kwargs))
         # A state can be resumed with other credentials.
         own = {k: v for k, v in kwargs.items() if not (is_pipe(v) or k in CREDENTIALS)}
-        pipe._arguments = (public_value(values), public_value(own))
+        losses: list[str] = []
+        public = public_value({k: v for k, v in own.items() if k != "key"}, losses=losses)
+        # As an argument it names a volume, and is no option of a store.
+        public = {k: public[k] if k in public else public_value(own[k], losses=losses) for k in own}
+        pipe._arguments = (public_value(values, losses=losses), public)
+        if losses:
+            pipe._hides_arguments = True
         return pipe
 
     @property

@@ -5,6 +5,7 @@ Pipes of volumes and torch's own are here at once, those of extensions at their 
 
 from typing import TYPE_CHECKING
 
+import torch.utils.data.datapipes.iter as _torch
 from torch.utils.data import IterDataPipe as IterDataPipe
 from torch.utils.data.datapipes.iter import *  # noqa: F403
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES as SHARDING_PRIORITIES
@@ -43,4 +44,5 @@ from .values import *  # noqa: F403
 
 if TYPE_CHECKING:
     from .chained_forms import *  # noqa: F403
-__getattr__, __dir__ = at_first_use(globals(), {}, points=extension_pipes())
+_TORCH = (*_torch.__all__, "IterDataPipe", "SHARDING_PRIORITIES")
+__getattr__, __dir__ = at_first_use(globals(), {"iter": _TORCH}, points=extension_pipes())

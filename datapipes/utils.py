@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .names_of_utils import *  # noqa: F403
 
 _POINTS = names_at("datapipes.utils")
-__all__ = [*_POINTS, "to_graph"]
+__all__ = [*_POINTS, "StreamWrapper", "to_graph"]
 __getattr__, __dir__ = at_first_use(globals(), {}, points=_POINTS)
 _SOURCE, _INNER, _LAST = "lightblue", "white", "darkolivegreen1"
 

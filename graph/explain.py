@@ -37,7 +37,7 @@ _LONGEST_CODE = 400  # characters of one argument; longer ones are not editable 
 def explain_graph(sink: Pipe) -> str:
     """Return one line per pipe, parents first; an arrow names parents other than the line above."""
     lines = []
-    for number, (pipe, parents) in enumerate(_show(sink, children=True)):
+    for number, (pipe, parents) in enumerate(shown_pipes(sink, children=True)):
         plain = parents == ([number - 1] if number else [])
         arrow = "" if plain or not parents else f"   ← {', '.join(map(str, parents))}"
         lines.append(f"{number} {describe(pipe)}{arrow}")
@@ -61,7 +61,7 @@ def chain_code(sink: Pipe) -> str:
         .batch(2)
     )
     """
-    nodes = list(_show(sink, children=True))
+    nodes = list(shown_pipes(sink, children=True))
     readers = Counter(number for _, parents in nodes for number in parents)
     code = _Code({}, set())
     chains: list[list[str]] = []  # the lines of each pipe, after the last variable
@@ -131,20 +131,10 @@ class _Code:
         return f"{'.' if is_form else ''}{name}({text}){words}"
 
     def _arguments_of(self, pipe: Pipe, others: Sequence[str]) -> Iterator[str]:
-        own = vars(pipe).get("_arguments")  # the user's, without credentials
-        if own is None:
-            yield from others
-            is_torch = type(pipe).__module__.startswith("torch.")
-            yield from settings_of_torch(pipe, None, self.write) if is_torch else ["..."]
-            return
-        values, options = own
-        inside = (parent for value in (*values, *options.values()) for parent in pipes_in(value))
-        names = {self.names.get(id(parent)) for parent in inside}
+        pairs = arguments_of(pipe)
+        names = {self.names.get(id(parent)) for _, value in pairs for parent in pipes_in(value)}
         yield from (name for name in others if name not in names)
-        yield from map(self.write, values)
-        yield from (f"{key}={self.write(value)}" for key, value in options.items())
-        call = getattr(origin_of(pipe), "call", "")
-        yield from (f"{k}=..." for k in CREDENTIALS if vars(pipe).get(k) or f"{k}=" in call)
+        yield from (f"{key}={self.write(v)}" if key else self.write(v) for key, v in pairs)
 
     def write(self, value: Any) -> str:
         """Return a value as code; ``...`` if that is impossible or too long."""
@@ -154,7 +144,8 @@ class _Code:
     def _write(self, value: Any) -> str:
         kind = type(value)
         if kind in (list, tuple, set, frozenset):
-            body = ", ".join(map(self.write, value))
+            parts = [*map(self.write, value)]
+            body = ", ".join(parts if kind in (list, tuple) else sorted(parts))
             if kind in (list, tuple):
                 comma = "," if kind is tuple and len(value) == 1 else ""
                 return f"[{body}]" if kind is list else f"({body}{comma})"
@@ -212,7 +203,21 @@ class _Code:
         return ""
 
 
-def _show(sink: Pipe, *, children: bool) -> Iterator[tuple[Pipe, list[int]]]:
+def arguments_of(pipe: Pipe) -> list[tuple[str, Any]]:
+    """Return names and values of the user's arguments, without parents.
+
+    The name is empty for arguments by place. Unknown values and credentials are ``...``.
+    """
+    own = vars(pipe).get("_arguments")  # without credentials
+    if own is None:
+        is_torch = type(pipe).__module__.startswith("torch.")
+        return list(settings_of_torch(pipe)) if is_torch else [("", ...)]
+    call = getattr(origin_of(pipe), "call", "")
+    secrets = [k for k in CREDENTIALS if vars(pipe).get(k) or f"{k}=" in call]
+    return [*(("", value) for value in own[0]), *own[1].items(), *((k, ...) for k in secrets)]
+
+
+def shown_pipes(sink: Pipe, *, children: bool) -> Iterator[tuple[Pipe, list[int]]]:
     """Yield each visible pipe, and the numbers of its parents.
 
     Watching pipes are hidden; without ``children`` also the pipes that torch inserts between a
@@ -251,7 +256,7 @@ def nodes_and_edges(
     """Return the label of every pipe, parents first, and pairs ``(parent, reader)`` of indices."""
     labels: list[str] = []
     edges: list[tuple[int, int]] = []
-    for number, (pipe, parents) in enumerate(_show(sink, children=children)):
+    for number, (pipe, parents) in enumerate(shown_pipes(sink, children=children)):
         # Two branches of one fork may end in one reader.
         edges += [(parent, number) for parent in dict.fromkeys(parents)]
         label = describe(pipe).lstrip("_")

@@ -161,7 +161,8 @@ def describe(pipe: Pipe) -> str:
     if "main_datapipe" in vars(pipe) and "instance_id" in vars(pipe):  # of fork(), demux()
         return f"{chained_name(vars(pipe)['main_datapipe'])}(…)[{vars(pipe)['instance_id']}]"
     function = vars(pipe).get("fn") or vars(pipe).get("filter_fn")
-    settings = list(settings_of_torch(pipe, function, _text))
+    pairs = settings_of_torch(pipe, function)
+    settings = [f"{key}={_text(value)}" if key else _text(value) for key, value in pairs]
     # A function of torch is a default, not the user's.
     if function is not None and not str(getattr(function, "__module__", "")).startswith(_TORCH):
         code = getattr(function, "__code__", None)
@@ -254,8 +255,11 @@ _LOOKS_LIKE_URL = "://"
 _PLAIN = (str, bytes, int, float, bool, type(None), range)
 
 
-def settings_of_torch(pipe: Any, function: Any, write: Callable[[Any], str]) -> Iterator[str]:
-    """Yield the arguments of one of torch's pipes as text, without parents and defaults."""
+def settings_of_torch(pipe: Any, function: Any = None) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of a torch pipe's arguments, without parents and defaults.
+
+    The name is empty for arguments without a default.
+    """
     kind, own = type(pipe), vars(pipe)
     if not kind.__module__.startswith(_TORCH):
         return
@@ -268,9 +272,9 @@ def settings_of_torch(pipe: Any, function: Any, write: Callable[[Any], str]) -> 
         if name not in own or holds_pipes or (function is not None and value is function):
             continue
         if default is inspect.Parameter.empty:
-            yield write(value)
+            yield "", value
         elif not (value is default or value == default or _follows(name, own)):
-            yield f"{name}={write(value)}"
+            yield name, value
 
 
 def _follows(name: str, own: dict[str, Any]) -> bool:

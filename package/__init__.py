@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 # Modules of the public names, imported at first use. A process that only reads volumes needs no
 # torch, whose import takes a second and 190 MB.
 _HOMES = {
-    "adapters": "Adapter FuseSpatial Lint OnError Profile Timeout",
+    "adapters": "Adapter FuseSpatial Lint OnError Profile Timeout register_lint_rule",
     "core": "Grid Region Sample Stream errors",
     "core.errors": "VoxpipeError",
     "dataloader2": "DataLoader2 check index",
     "datapipes": "DataPipe ShuffleSpec explain lazy",
+    "datapipes.chain_json": "chain_from_json chain_to_json",
     "datapipes.iter": "from_cases from_decathlon from_manifest from_table list_cases",
     "extensions.bridges.interop": "from_node to_dataset to_node",
     "extensions.bridges.layouts": "from_bids from_dicom from_nnunet",

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ...core.errors import HashMismatch, SampleError, StreamError, VoxpipeError
-from ...core.redact import RedactedDict, public_value
+from ...core.redact import RedactedDict
 from ...datapipes.datapipe import DataPipe, PerItem, SameLength
 from ...graph import Pipe, Traits
 from ...storage.disk_cache import sync_folder, write_beside
@@ -175,8 +175,7 @@ class StoragePipe(SameLength):
         plain = {key: value for key, value in kwargs.items() if key in cls.plain_arguments}
         if len(plain) < len(kwargs):
             plain["storage_options"] = RedactedDict(kwargs)
-        public = {key: public_value(value) for key, value in plain.items()}
-        return super().__new__(cls, *map(public_value, args), **public)
+        return super().__new__(cls, *args, **plain)
 
     def __init__(self, parent: Pipe, options: Mapping[str, Any]) -> None:
         super().__init__(parent)

@@ -11,10 +11,11 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from checkout import ROOT
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
-from voxpipe.adapters import Lint
+from voxpipe.adapters import Lint, unregister_lint_rule
 from voxpipe.core.errors import LintWarning
 from voxpipe.datapipes.iter import Prefetcher, Repeater
 from voxpipe.datapipes.values import ValuePipe
@@ -73,12 +74,29 @@ def test_a_mistake_is_named_and_its_mending_is_clean(name):
     assert name not in names(right())
 
 
-def test_every_mistake_is_in_the_table():
-    """With its name, and no other."""
-    told = re.findall(r"^    ([a-z]+-?[a-z]+(?:-[a-z]+)?)  +\S", Lint.__doc__, re.MULTILINE)
+def test_every_mistake_is_on_the_page():
+    """With its code, and no other."""
+    page = (ROOT / "docs" / "lint.md").read_text("utf-8")
+    rows = re.findall(r"^## (VX\d+) ([a-z-]+)$", page, re.MULTILINE)
 
     elsewhere = {"frozen-draws", "whole-volumes", "idle-workers"}
-    assert {*told} - {"name"} == {*PAIRS, *elsewhere}
+    assert {name for _, name in rows} == {*PAIRS, *elsewhere}
+    assert [code for code, _ in rows] == [f"VX{number}" for number in range(101, 110)]
+    for code, name in rows:  # each code belongs to its name
+        assert Lint(ignore=[code]).ignore == {name}
+
+
+def test_a_mistake_has_the_severity_of_the_page():
+    """High where batches are worse, low where time is lost."""
+    page = (ROOT / "docs" / "lint.md").read_text("utf-8")
+    severities = dict(re.findall(r"^## VX\d+ ([a-z-]+)\n\nSeverity: (\w+)", page, re.MULTILINE))
+    for name, (wrong, _) in PAIRS.items():
+        (mistake,) = [each for each in Lint().mistakes(wrong()) if each.name == name]
+        assert mistake.severity == severities[name]
+        high = [each.name for each in Lint(severity="high").mistakes(wrong())]
+        assert (name in high) == (mistake.severity == "high")
+    with pytest.raises(ValueError, match="severity is one of 'high', 'low'"):
+        Lint(severity="medium")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +179,7 @@ def test_a_warning_says_what_where_and_what_to_do():
         pass
 
     lines = str(told[0].message).splitlines()
-    assert lines[0].startswith("one-volume-batches: 4 patches of a volume")
+    assert lines[0].startswith("VX102 one-volume-batches: 4 patches of a volume")
     assert re.fullmatch(rf"  at .batch_patches\(2\)\s+{os.path.basename(__file__)}:\d+", lines[1])
     assert ".shuffle() after .lazy_patch()" in lines[2]
 
@@ -178,9 +196,10 @@ def test_what_is_ignored_is_not_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Lint(ignore=["one-volume-batches"])(chain) is chain
+        assert Lint(ignore=["VX102"])(chain) is chain
 
 
-@pytest.mark.parametrize("ignore", [["one-volume"], "idle-workers"])
+@pytest.mark.parametrize("ignore", [["one-volume"], ["VX1"], [""], "idle-workers", "VX102"])
 def test_unknown_names_are_refused(ignore):
     """With those that there are."""
     with pytest.raises(ValueError, match="unshuffled-shards"):
@@ -217,3 +236,85 @@ def test_a_class_is_read_once_whatever_many_objects_it_has(monkeypatch):
     codes.clear()
     assert names(many) == []
     assert codes == []
+
+
+@pytest.fixture
+def registered():
+    """Register rules, and remove them afterwards."""
+    names = []
+
+    def register(name, rule, **options):
+        names.append(name)
+        vp.register_lint_rule(name, rule, **options)
+
+    yield register
+    for name in names:
+        unregister_lint_rule(name)
+
+
+def last(pipe):
+    yield pipe, "it is the last", "Add one."
+
+
+def test_a_rule_of_a_user_is_reported(registered):
+    """With its code, severity and line; Lint ignores it by name and by code."""
+    registered("is-last", last, code="LAB1", severity="low")
+    chain = patches(1).batch_patches(2)
+
+    (mistake,) = Lint().mistakes(chain)
+    assert (mistake.name, mistake.code, mistake.severity) == ("is-last", "LAB1", "low")
+    assert str(mistake).startswith("LAB1 is-last: it is the last\n  at .batch_patches(2)")
+    for options in ({"ignore": ["is-last"]}, {"ignore": ["LAB1"]}, {"severity": "high"}):
+        assert Lint(**options).mistakes(chain) == []
+    unregister_lint_rule("is-last")
+    unregister_lint_rule("is-last")
+    assert Lint().mistakes(chain) == []
+
+
+def test_a_rule_of_the_same_name_is_replaced(registered):
+    """As backends are; without a code the name stands alone."""
+    registered("is-last", lambda pipe: [(pipe, "first", "")], code="LAB1")
+    registered("is-last", lambda pipe: [(pipe, "second", "Nothing.")])
+
+    (mistake,) = Lint().mistakes(patches(1).batch_patches(2))
+    assert str(mistake).startswith("is-last: second")
+    with pytest.raises(ValueError, match="LAB1"):
+        Lint(ignore=["LAB1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "owner"),
+    [
+        ("frozen-draws", "", "voxpipe"),
+        ("mine", "VX103", "voxpipe"),
+        ("VX103", "", "voxpipe"),
+        ("mine", "idle-workers", "voxpipe"),
+        ("mine", "LAB1", "another rule"),
+        ("LAB1", "", "another rule"),
+    ],
+)
+def test_a_name_or_code_of_another_rule_is_refused(registered, name, code, owner):
+    """Nothing is registered then."""
+    registered("is-last", last, code="LAB1")
+
+    with pytest.raises(ValueError, match=f"belongs to a rule of {owner}"):
+        vp.register_lint_rule(name, last, code=code)
+    assert names(patches(1).batch_patches(2)) == ["is-last"]
+
+
+@pytest.mark.parametrize("arguments", [("", last), (1, last), ("mine", "rule"), ("mine", last, 3)])
+def test_a_rule_is_a_name_and_a_function(arguments):
+    """A class of a mistake in the call itself."""
+    name, rule, *code = arguments
+
+    with pytest.raises(TypeError, match="takes a name, a function of a pipe and a code"):
+        vp.register_lint_rule(name, rule, **dict.fromkeys(["code"], *code) if code else {})
+
+
+def test_an_error_of_a_rule_is_raised(registered):
+    """The rule is part of the user's program."""
+    registered("broken", lambda pipe: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        Lint().mistakes(patches(1))
+    assert Lint(ignore=["broken"]).mistakes(patches(1)) == []

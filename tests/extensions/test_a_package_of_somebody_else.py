@@ -62,9 +62,12 @@ toy_double = toy_package:ToyDouble
 ToyAdapter = toy_package:ToyAdapter
 [voxpipe.lint_rules]
 toy-rule = toy_package:toy_rule
+frozen-draws = toy_package:toy_rule
+VX103 = toy_package:toy_rule
 """
 SCRIPT = """
 import sys
+import warnings
 
 import voxpipe as vp
 
@@ -78,7 +81,12 @@ def main():
         service = vp.MultiProcessingReadingService(num_workers=2)
         with vp.DataLoader2(pipe, adapters, service) as loader:
             print([batch["image"].flatten().tolist() for batch in loader])
-    print([mistake.name for mistake in vp.Lint().mistakes(pipe)])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        print([mistake.name for mistake in vp.Lint().mistakes(pipe)])
+    print(sorted(" ".join(str(each.message).split()[1:4]) for each in seen))
+    vp.register_lint_rule("toy-rule", lambda pipe: [], code="TOY1")
+    print(vp.Lint(ignore=["frozen-draws"]).mistakes(pipe))
 
 if __name__ == "__main__":
     main()
@@ -120,7 +128,9 @@ def test_a_package_adds_a_format_a_form_an_adapter_and_a_rule(site, tmp_path):
     )
 
     assert done.returncode == 0, done.stderr
-    doubled, plain, names = done.stdout.splitlines()
+    doubled, plain, names, refused, replaced = done.stdout.splitlines()
     assert doubled == str([[6, 8, 6, 8]] * 2)
     assert plain == str([[3, 4, 3, 4]] * 2)
     assert names == "['toy-rule']"
+    assert refused == "['VX103 = toy_package:toy_rule', 'frozen-draws = toy_package:toy_rule']"
+    assert replaced == "[]"

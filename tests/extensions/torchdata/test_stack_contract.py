@@ -1,5 +1,6 @@
 """What every pipe of the stack promises: one live iterator, copies, pickles, the graph, loaders."""
 
+import json
 import pickle
 import warnings
 from collections import Counter
@@ -13,6 +14,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph import traverse_dps
 
 import voxpipe as vp
+from voxpipe.core.errors import GraphError
 from voxpipe.datapipes.epoch import OwnGenerators
 from voxpipe.datapipes.iter import IterableWrapper, SampleMultiplexer
 from voxpipe.datapipes.map import SequenceWrapper
@@ -197,6 +199,20 @@ def test_the_code_of_a_chain_makes_the_same_one(name):
     exec(code, names)
     assert fingerprint(names["pipe"]) == fingerprint(pipe)
     assert chain_code(names["pipe"]) == code
+
+
+@every
+def test_the_data_of_a_chain_make_the_same_one(name):
+    """Chains that cannot be written are refused; parts of a division share an object."""
+    pipe = PIPES[name]()
+    if name in (*UNWRITTEN, "random_split"):
+        with pytest.raises(GraphError, match="has no data form"):
+            vp.chain_to_json(pipe)
+        return
+    data = json.loads(json.dumps(vp.chain_to_json(pipe), allow_nan=False))
+    again = vp.chain_from_json(data, functions=["*"])
+    assert fingerprint(again) == fingerprint(pipe)
+    assert chain_code(again) == chain_code(pipe)
 
 
 @every
