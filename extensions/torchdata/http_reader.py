@@ -12,6 +12,7 @@ from dataclasses import replace
 from email.message import Message
 from functools import partial
 from itertools import islice
+from threading import Event
 from typing import Any
 from urllib.error import HTTPError
 
@@ -41,14 +42,22 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
 def http_stream(
-    url: str, options: Mapping[str, Any], timeout: float | None = None, buffer: int = _PIECE_BYTES
+    url: str,
+    options: Mapping[str, Any],
+    timeout: float | None = None,
+    buffer: int = _PIECE_BYTES,
+    stop: Event | None = None,
 ) -> Any:
-    """Return the file at a URL as a buffered stream; by default tried as long as any store is."""
+    """Return the file at a URL as a buffered stream; by default tried as long as any store is.
+
+    After ``stop`` is set, no attempt follows a failed one.
+    """
     retry, setting = default_retry(), REMOTE_DEADLINE
     if timeout is not None:
         # A timeout of the user is for the whole wait, not for one attempt.
         retry, setting = replace(retry, attempt=timeout, deadline=timeout), "timeout"
-    return io.BufferedReader(_HttpStream(url, options, retry, setting), buffer)
+    stream = _HttpStream(url, options, retry, setting, stop or Event())
+    return io.BufferedReader(stream, buffer)
 
 
 class _HttpStream(Seekable):
@@ -59,8 +68,11 @@ class _HttpStream(Seekable):
     ranges the stream can go anywhere, with another request.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any], retry: Retry, setting: str) -> None:
+    def __init__(
+        self, url: str, options: Mapping[str, Any], retry: Retry, setting: str, stop: Event
+    ) -> None:
         super().__init__(-1)  # the size of the file; -1 where the server gives none
+        self._stop = stop
         self.name = public_name(url)
         self._url, self._options, self._retry, self._setting = url, options, retry, setting
         if unknown := sorted(set(options) - OPTIONS):
@@ -103,6 +115,8 @@ class _HttpStream(Seekable):
 
         def once() -> T:
             try:
+                if self._stop.is_set():
+                    raise StreamError(f"{self.name} is no longer needed.")
                 return call()
             except BaseException as error:
                 self._disconnect()  # the rest of a broken answer is of no use
@@ -114,7 +128,7 @@ class _HttpStream(Seekable):
             describe = Secrets(self._options, self._url).describe
             what = f"reading {self.name}"
             attempts = Attempts(self._retry, what, describe, setting=self._setting)
-            return retry_sync(once, attempts)
+            return retry_sync(once, attempts, self._stop.wait)
 
     def _piece(self, size: int) -> bytes:
         if self._owner != os.getpid():  # a forked child has a connection of its own
@@ -247,25 +261,28 @@ class HttpReader(StoragePipe, form="read_from_http"):
             yield from ((url, partial(self._open, url)) for url in self.parent)
             return
         pool = Threads(self.max_concurrency, thread_name_prefix=self.form_name)
-        pending: deque[tuple[str, Future[Any]]] = deque()
+        pending: deque[tuple[str, Future[Any], Event]] = deque()
         urls = iter(self.parent)
         try:
             while True:
                 for url in islice(urls, self.max_concurrency - len(pending)):
-                    pending.append((url, pool.submit(self._open_ahead, url)))
+                    stop = Event()
+                    pending.append((url, pool.submit(self._open_ahead, url, stop), stop))
                 if not pending:
                     return
-                url, stream = pending.popleft()
+                url, stream, _ = pending.popleft()
                 yield url, stream.result
                 del stream
         finally:
+            for *_, stop in pending:
+                stop.set()
             pool.stop()
-            for _, stream in pending:
+            for _, stream, _ in pending:
                 if stream.done() and not (stream.cancelled() or stream.exception()):
                     stream.result().close()
 
-    def _open_ahead(self, url: str) -> Any:
-        stream = self._open(url)
+    def _open_ahead(self, url: str, stop: Event) -> Any:
+        stream = self._open(url, stop)
         stream.peek()
         return stream
 
@@ -284,12 +301,12 @@ class HttpReader(StoragePipe, form="read_from_http"):
             yield url, StreamWrapper(stream, name=public_name(url))
             del stream, request
 
-    def _open(self, url: str) -> Any:
+    def _open(self, url: str, stop: Event | None = None) -> Any:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"a URL of http or https expected, got {public_name(url)!r}")
         most = self.max_concurrency
         buffer = _PIECE_BYTES if most == 1 else max(1, self.buffer_bytes // most)
-        return http_stream(url, self.storage_options, self.timeout, buffer)
+        return http_stream(url, self.storage_options, self.timeout, buffer, stop)
 
 
 class OnlineReader(HttpReader, form="read_from_remote"):
@@ -299,8 +316,8 @@ class OnlineReader(HttpReader, form="read_from_remote"):
     too, are refused with ``NotOffered``.
     """
 
-    def _open(self, url: str) -> Any:
+    def _open(self, url: str, stop: Event | None = None) -> Any:
         if _DRIVE.match(url):
             why, do = DRIVE
             raise NotOffered(why, do=do)
-        return super()._open(url)
+        return super()._open(url, stop)

@@ -24,6 +24,7 @@ class WaitingServer(WebServer):
 
     def __init__(self, contents, at_once=1, **options):
         super().__init__(contents, **options)
+        self._server.socket.listen(64)  # else connections of more than five wait for a second
         self._together = threading.Barrier(at_once)
         self._lock = threading.Lock()
         self.in_work = self.most_in_work = 0
