@@ -102,8 +102,8 @@ def encode(item: Any, key: str, source: Any) -> bytes:
 
 def decode(entry: bytes, key: str, source: Any, ttl: float) -> list[Any]:
     """Return the item of an entry in a list; an empty list for one older than ``ttl`` seconds."""
-    content = io.BytesIO(entry.partition(b"\n")[2])
     try:
+        content = io.BytesIO(entry.partition(b"\n")[2])
         if entry != with_check_sum(content.getvalue()):
             raise ValueError("its checksum differs")
         head = parse_json(content.readline())

@@ -320,6 +320,40 @@ def test_only_pipes_of_single_items_are_kept(tmp_path):
     assert list(batches) == [[1, 2], [3, 4]]
 
 
+def test_a_cache_after_a_cache_counts_its_items(tmp_path):
+    """So another function before the first one is another item for the second."""
+
+    def results(function):
+        once = IterableWrapper([1, 2]).header(2).map(function).cache_items(tmp_path / "a")
+        return list(once.map(plus).cache_items(tmp_path / "b"))
+
+    for _ in range(2):
+        assert results(lambda number: number * 10) == [11, 21]
+        assert results(lambda number: number * 20) == [21, 41]
+    assert len(entry_files(tmp_path / "a")) == 4
+    assert len(entry_files(tmp_path / "b")) == 3  # 20 plus 1 is kept once
+
+
+def failing(log, sample):
+    note(log, sample.case)
+    if sample.case == "b.nii":
+        raise vp.errors.CorruptVolume("b.nii is damaged.")
+    return sample
+
+
+def test_an_item_that_cannot_be_made_is_not_kept(log, scans, tmp_path):
+    """It is left out as without the cache, in each epoch; the others are kept."""
+    function = functools.partial(failing, log)
+    pipe = patches(scans, lambda p: p.map(function).cache_items(tmp_path / "kept", version=1))
+    with vp.DataLoader2(pipe, vp.OnError("skip")) as loader:
+        for _ in range(2):
+            assert [meta["case"] for batch in loader for meta in batch["meta"]] == ["a.nii"] * 2
+        assert len(loader.failures) == 2 * 2
+
+    assert log.read_text().count("a.nii") == 2
+    assert len(entry_files(tmp_path / "kept")) == 2
+
+
 def test_a_graph_shows_what_is_kept(tmp_path):
     """In `explain()`, in its drawing and as code."""
     pipe = IterableWrapper(range(4)).map(plus).cache_items("kept").batch(2)

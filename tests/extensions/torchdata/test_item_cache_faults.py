@@ -132,6 +132,16 @@ def test_a_damaged_value(log, server):
     assert len(warned) == 1
 
 
+def test_a_client_that_answers_with_texts(log, server):
+    """An option of the user; no entry is one."""
+    list(chain(log, server, [1]))
+    first = server.entries()[0]
+    server.ask("SET", first, b"text")
+
+    with pytest.warns(CacheUnused, match="is damaged"):
+        check(chain(log, server, [1], storage_options={"decode_responses": True}), [1])
+
+
 def test_workers_survive_their_server(log, server):
     """Each goes on by itself, and batches are right."""
     service = vp.MultiProcessingReadingService(2, multiprocessing_context="fork")
