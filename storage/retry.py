@@ -475,7 +475,7 @@ def read_anew(read: Callable[[], T]) -> T:
 
 
 def retry_sync(
-    call: Callable[[], T], attempts: Attempts, sleep: Callable[[float], None] = time.sleep
+    call: Callable[[], T], attempts: Attempts, sleep: Callable[[float], object] = time.sleep
 ) -> T:
     """Return the result of ``call`` after retries in this thread, without a timeout."""
     while True:

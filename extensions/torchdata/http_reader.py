@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from email.message import Message
 from functools import partial
+from itertools import islice
+from threading import Event
 from typing import Any
 from urllib.error import HTTPError
 
@@ -17,11 +21,14 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 from ...core.call_site import warn
 from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound, add_location
 from ...core.settings import REMOTE_DEADLINE
+from ...core.validate import validate_int
+from ...datapipes.tensors import BUFFER_BYTES
 from ...graph import Pipe, Traits
 from ...storage.location import Secrets, public_name, remote_errors
 from ...storage.remote import Seekable
 from ...storage.remote_answers import check_encoding
 from ...storage.retry import Attempts, Retry, default_retry, retry_sync
+from .daemon_threads import Threads
 from .not_offered import DRIVE
 from .streams import StoragePipe, T
 
@@ -34,13 +41,23 @@ _BEYOND = 416
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
-def http_stream(url: str, options: Mapping[str, Any], timeout: float | None = None) -> Any:
-    """Return the file at a URL as a buffered stream; by default tried as long as any store is."""
+def http_stream(
+    url: str,
+    options: Mapping[str, Any],
+    timeout: float | None = None,
+    buffer: int = _PIECE_BYTES,
+    stop: Event | None = None,
+) -> Any:
+    """Return the file at a URL as a buffered stream; by default tried as long as any store is.
+
+    After ``stop`` is set, no attempt follows a failed one.
+    """
     retry, setting = default_retry(), REMOTE_DEADLINE
     if timeout is not None:
         # A timeout of the user is for the whole wait, not for one attempt.
         retry, setting = replace(retry, attempt=timeout, deadline=timeout), "timeout"
-    return io.BufferedReader(_HttpStream(url, options, retry, setting), _PIECE_BYTES)
+    stream = _HttpStream(url, options, retry, setting, stop or Event())
+    return io.BufferedReader(stream, buffer)
 
 
 class _HttpStream(Seekable):
@@ -51,8 +68,11 @@ class _HttpStream(Seekable):
     ranges the stream can go anywhere, with another request.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any], retry: Retry, setting: str) -> None:
+    def __init__(
+        self, url: str, options: Mapping[str, Any], retry: Retry, setting: str, stop: Event
+    ) -> None:
         super().__init__(-1)  # the size of the file; -1 where the server gives none
+        self._stop = stop
         self.name = public_name(url)
         self._url, self._options, self._retry, self._setting = url, options, retry, setting
         if unknown := sorted(set(options) - OPTIONS):
@@ -95,6 +115,8 @@ class _HttpStream(Seekable):
 
         def once() -> T:
             try:
+                if self._stop.is_set():
+                    raise StreamError(f"{self.name} is no longer needed.")
                 return call()
             except BaseException as error:
                 self._disconnect()  # the rest of a broken answer is of no use
@@ -106,7 +128,7 @@ class _HttpStream(Seekable):
             describe = Secrets(self._options, self._url).describe
             what = f"reading {self.name}"
             attempts = Attempts(self._retry, what, describe, setting=self._setting)
-            return retry_sync(once, attempts)
+            return retry_sync(once, attempts, self._stop.wait)
 
     def _piece(self, size: int) -> bytes:
         if self._owner != os.getpid():  # a forked child has a connection of its own
@@ -184,7 +206,11 @@ class HttpReader(StoragePipe, form="read_from_http"):
     - ``timeout``: seconds after which a server that does not answer, or keeps failing, is given up:
       at the beginning, and each time that more is read. By default 20 for one attempt, and 30 for
       all; see ``$VOXPIPE_REMOTE_DEADLINE``.
-    - ``skip_on_error``: whether a URL that cannot be opened is left out, with a warning.
+    - ``skip_on_error``: Whether a URL that cannot be opened is left out, with a warning.
+    - ``max_concurrency``: Files that are requested at once, in threads; their order is kept. An
+      error is raised, or left out, when it is the turn of its file. When the pass ends or is
+      abandoned, requests end as calls of ``threadpool_map`` do.
+    - ``buffer_bytes``: Bytes of all files that wait for their turn.
     - ``storage_options``, or plain keywords: ``headers``, ``params``, ``cookies``, ``auth`` (a
       pair), ``verify``, ``cert``, ``proxies``, ``allow_redirects``, as of requests. They are never
       written anywhere.
@@ -204,13 +230,16 @@ class HttpReader(StoragePipe, form="read_from_http"):
     read_from_http(timeout=60, storage_options={…})
     """
 
-    plain_arguments = frozenset({"timeout", "skip_on_error"})
+    plain_arguments = frozenset({"timeout", "skip_on_error", "max_concurrency", "buffer_bytes"})
 
     def __init__(
         self,
         parent: Pipe,
         timeout: float | None = None,
         skip_on_error: bool = False,
+        *,
+        max_concurrency: int = 1,
+        buffer_bytes: int = BUFFER_BYTES,
         **options: Any,
     ) -> None:
         super().__init__(parent, options)
@@ -218,15 +247,49 @@ class HttpReader(StoragePipe, form="read_from_http"):
             raise ValueError(f"timeout is a positive number of seconds, got {timeout!r}")
         self.timeout = timeout
         self.skip_on_error = skip_on_error
+        self.max_concurrency = validate_int("max_concurrency", max_concurrency, least=1)
+        self.buffer_bytes = validate_int("buffer_bytes", buffer_bytes, least=1, unit="bytes")
 
     @property
     def traits(self) -> Traits:
-        return Traits(per_item=not self.skip_on_error, voxels=True)
+        ahead = self.max_concurrency > 1
+        return Traits(per_item=not self.skip_on_error, voxels=True, ahead=ahead)
+
+    def _requests(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """Yield each URL with a function that returns its stream."""
+        if self.max_concurrency == 1:
+            yield from ((url, partial(self._open, url)) for url in self.parent)
+            return
+        pool = Threads(self.max_concurrency, thread_name_prefix=self.form_name)
+        pending: deque[tuple[str, Future[Any], Event]] = deque()
+        urls = iter(self.parent)
+        try:
+            while True:
+                for url in islice(urls, self.max_concurrency - len(pending)):
+                    stop = Event()
+                    pending.append((url, pool.submit(self._open_ahead, url, stop), stop))
+                if not pending:
+                    return
+                url, stream, _ = pending.popleft()
+                yield url, stream.result
+                del stream
+        finally:
+            for *_, stop in pending:
+                stop.set()
+            pool.stop()
+            for _, stream, _ in pending:
+                if stream.done() and not (stream.cancelled() or stream.exception()):
+                    stream.result().close()
+
+    def _open_ahead(self, url: str, stop: Event) -> Any:
+        stream = self._open(url, stop)
+        stream.peek()
+        return stream
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        for url in self.parent:
+        for url, request in self._requests():
             try:
-                stream = self._open(url)
+                stream = request()
             except Exception as error:
                 if self.skip_on_error:
                     message = Secrets(self.storage_options, url).describe(error)
@@ -236,12 +299,14 @@ class HttpReader(StoragePipe, form="read_from_http"):
                     continue
                 raise add_location(error, self.origin)  # noqa: B904  the very same error
             yield url, StreamWrapper(stream, name=public_name(url))
-            del stream
+            del stream, request
 
-    def _open(self, url: str) -> Any:
+    def _open(self, url: str, stop: Event | None = None) -> Any:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"a URL of http or https expected, got {public_name(url)!r}")
-        return http_stream(url, self.storage_options, self.timeout)
+        most = self.max_concurrency
+        buffer = _PIECE_BYTES if most == 1 else max(1, self.buffer_bytes // most)
+        return http_stream(url, self.storage_options, self.timeout, buffer, stop)
 
 
 class OnlineReader(HttpReader, form="read_from_remote"):
@@ -251,8 +316,8 @@ class OnlineReader(HttpReader, form="read_from_remote"):
     too, are refused with ``NotOffered``.
     """
 
-    def _open(self, url: str) -> Any:
+    def _open(self, url: str, stop: Event | None = None) -> Any:
         if _DRIVE.match(url):
             why, do = DRIVE
             raise NotOffered(why, do=do)
-        return super()._open(url)
+        return super()._open(url, stop)
