@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
+from ..core.sample import Sample
 from .background_iterator import Prefetcher
 from .batch_patches import BatchPatches, DeepSupervision, FillOutsidePipe, Realize
 from .cache import Cache, Flush
@@ -48,6 +49,7 @@ from ..volumes.volume import Volume
 
 Amount: TypeAlias = float | Sequence[float | Sequence[float]]
 Antialias: TypeAlias = bool | Literal['level']
+Axis: TypeAlias = int | str
 CropSide: TypeAlias = Literal['end', 'start', 'center']
 Extent: TypeAlias = Literal['edges', 'centers']
 Mode: TypeAlias = Literal['linear', 'nearest', 'cubic']
@@ -167,7 +169,7 @@ class ChainedForms(IterDataPipe[Any]):
     def flatten(self, indices: Hashable | list[Hashable] | None = ...) -> Flattener:
         """Unpack tuples and lists in tuples and lists, or mappings in mappings, by one level."""
 
-    def flip(self, axes: int | Sequence[int] = ..., *, p: float | Sequence[float] = ..., exactly_one: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
+    def flip(self, axes: Axis | Sequence[Axis] = ..., *, p: float | Sequence[float] = ..., exactly_one: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Reverse the order of the voxels along ``axes``, each on its own with its probability."""
 
     def flush(self, keys: Collection[str] | None = ...) -> Flush:
@@ -200,7 +202,7 @@ class ChainedForms(IterDataPipe[Any]):
     def label_crop(self, size: int | Sequence[int | None] | None, key: str = ..., classes: int | Collection[int] | None = ..., level: int = ..., *, fallback: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> DataDependentPipe:
         """Keep a box of ``size`` about the middle of the box of labels."""
 
-    def lazy_patch(self, size: Size, *, samples_per_volume: int = ..., sampling: str = ..., overlap: Size = ..., region: Size | None = ..., align: Size | None = ..., mask: str | Volume | None = ..., min_fraction: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., select_fn: Callable[[NDArray[Any]], Any] | None = ..., level: int = ..., weights: str | Volume | None = ..., fallback: str = ..., name: str = ...) -> PatchSampler:
+    def lazy_patch(self, size: Size, *, samples_per_volume: int | str | Callable[[Sample], int] = ..., sampling: str = ..., overlap: Size = ..., region: Size | None = ..., align: Size | None = ..., mask: str | Volume | None = ..., min_fraction: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., select_fn: Callable[[NDArray[Any]], Any] | None = ..., level: int = ..., weights: str | Volume | None = ..., fallback: str = ..., allow_smaller: bool = ..., name: str = ...) -> PatchSampler:
         """Yield patches of each volume: descriptions of where to cut, no voxels."""
 
     def lines_to_paragraphs(self, joiner: Callable[[list[Any]], Any] = ...) -> ParagraphAggregator:
@@ -383,7 +385,7 @@ class ChainedForms(IterDataPipe[Any]):
     def rotate(self, degrees: Amount, method: Literal['forward', 'backward'] = ..., *, space: Space = ..., keep_size: bool = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Turn by ``Rz @ Ry @ Rx``: about x first, then y, then z."""
 
-    def rotate90(self, k: int | Sequence[int] = ..., axes: Sequence[int] = ..., *, p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
+    def rotate90(self, k: int | Sequence[int] = ..., axes: Sequence[Axis] = ..., *, p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Turn by ``k`` quarter turns from the first axis towards the second, as ``numpy.rot90``."""
 
     def round_robin_demux(self, num_instances: int, buffer_size: int = ..., *, buffer_bytes: int | None = ...) -> list[Any]:
@@ -437,7 +439,7 @@ class ChainedForms(IterDataPipe[Any]):
     def stack(self, keys: Sequence[str], name: str = ...) -> Stack:
         """Make several volumes the channels of one, in one slot of the batch."""
 
-    def stitch(self, key: str, destination: str | os.PathLike[str] | None = ..., *, blend: str = ..., output: str = ..., dtype: DTypeLike | None = ..., like: str | None = ..., run: str = ..., memory_bytes: int = ..., overwrite: bool = ..., storage_options: Mapping[str, Any] | None = ...) -> Stitch:
+    def stitch(self, key: str, destination: str | os.PathLike[str] | None = ..., *, blend: str = ..., sigma_scale: float | Sequence[float] | None = ..., output: str = ..., dtype: DTypeLike | None = ..., like: str | None = ..., run: str = ..., memory_bytes: int = ..., overwrite: bool = ..., storage_options: Mapping[str, Any] | None = ...) -> Stitch:
         """Blend a model's outputs for windows; yield the volumes that each batch has finished."""
 
     def threadpool_map(self, fn: Callable[..., Any], input_col: int | str | Sequence[int | str] | None = ..., output_col: int | str | None = ..., scheduled_tasks: int = ..., max_workers: int | None = ..., *, buffer_bytes: int = ..., **threadpool_kwargs: Any) -> ThreadPoolMapper:
@@ -458,7 +460,7 @@ class ChainedForms(IterDataPipe[Any]):
     def translate(self, amount: Amount, *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Move the content by ``amount``: millimetres in world space, voxels in voxel space."""
 
-    def transpose(self, axes: Sequence[int] = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
+    def transpose(self, axes: Sequence[Axis] = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
         """Put the axes of the array in another order, as ``numpy.transpose``; the affine follows."""
 
     def unstack(self, key: str, names: Sequence[str]) -> Unstack:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import CallSite, Sample
-from ..core.call_site import warn
+from ..core.call_site import shorten, warn
 from ..core.errors import LikelyMistake, PatchSizeError
 from ..core.validate import as_count
 from ..graph import Pipe
@@ -65,7 +65,8 @@ class PatchSampler(DataPipe):
         Patch size (I, J, K) in voxels of the current grid; one number for all axes, of 2-D data in
         their plane. None keeps an axis: ``(32, 32, None)``.
     samples_per_volume
-        Patches drawn from each volume, with ``sampling="uniform"``.
+        Patches drawn from each volume, with ``sampling="uniform"``. The number is fixed, or that of
+        each case: the key of the number in the sample, or a function of the sample.
     sampling
         ``"uniform"``: each place where the patch fits is equally likely. ``"grid"``: as
         many patches as cover the volume, in order; the last ones are moved inward.
@@ -91,7 +92,8 @@ class PatchSampler(DataPipe):
         With ``mask``: how often a voxel of each label is in the middle, voxel ``n // 2`` of n,
         ``{0: 1, 2: 3}``; near a face the patch is moved inward. Labels that a volume lacks leave
         their part to the others; ``min_fraction`` is of the drawn one.
-        ``"other"`` is for all other labels together.
+        ``"other"`` is for all other labels together. In a mask of several channels, one-hot or
+        probabilities, each channel is a class, and its values say how likely each voxel is.
     oversample
         With ``mask``: the share of each batch that is drawn about foreground, as nnU-Net's
         ``oversample_foreground_percent``; the rest is anywhere. The foreground's class is drawn
@@ -111,6 +113,9 @@ class PatchSampler(DataPipe):
         ``Volume`` for all cases, on any grid. It has one channel of finite numbers from 0; their
         sum is free. Voxels too near a face have no part, unless no others weigh anything: then the
         patch is moved inward. On an axis with one place for the patch, every voxel counts.
+    allow_smaller
+        Whether an axis of a volume that is shorter than the patch gives a shorter patch, as in
+        MONAI. By default the padding rule fills it to ``size``.
     fallback
         With ``mask`` or ``weights``, where they have no such place: ``"error"``, or a patch
         ``"anywhere"``.
@@ -185,7 +190,7 @@ class PatchSampler(DataPipe):
         parent: Pipe,
         size: Size,
         *,
-        samples_per_volume: int = 1,
+        samples_per_volume: int | str | Callable[[Sample], int] = 1,
         sampling: str = "uniform",
         overlap: Size = 0,
         region: Size | None = None,
@@ -198,17 +203,22 @@ class PatchSampler(DataPipe):
         level: int = 0,
         weights: str | Volume | None = None,
         fallback: str = "error",
+        allow_smaller: bool = False,
         name: str = "",
     ) -> None:
         super().__init__()
         self.parent = parent
-        self.samples_per_volume = samples_per_volume
+        is_text = isinstance(samples_per_volume, str) and not samples_per_volume.isdecimal()
+        by_case = is_text or callable(samples_per_volume)
+        self.samples_by: Any = samples_per_volume if by_case else None
+        self.samples_per_volume: Any = 1 if by_case else samples_per_volume
         self.sampling = sampling
         self.stream_names = (stream_name(parent, name, self.form_name),)
         self._is_shared = bool(name)
         self.region: UniformRegion | None = None
         self.mask = mask
         self.weights = weights
+        self.allow_smaller = allow_smaller
         self._length: int | None = None
         with locate_errors(self):
             self.given_size = size_of("size", size)
@@ -227,19 +237,22 @@ class PatchSampler(DataPipe):
                 msg = "oversample says that the other patches lie anywhere, and region that all of "
                 msg += "a visit lie beside each other"
                 raise PatchSizeError(msg, do="Leave one of them out.")
+            self._uniform = UniformPatch(self.given_size, self.origin, allow_smaller)
             options: dict[str, Any] = {"select_fn": select_fn, "level": level}
             options |= {"min_fraction": min_fraction, "class_weights": class_weights}
             options["oversample"] = oversample
             self._template = _template(
                 self.given_size, mask, weights, options, fallback, sampling, self.origin
             )
+            if self._template is not None:
+                self._template = replace(self._template, allow_smaller=allow_smaller)
         self.oversample = oversample
 
     def _check(self) -> None:
         if self.sampling not in SAMPLINGS:
             raise PatchSizeError(f"sampling is one of {SAMPLINGS}, got {self.sampling!r}")
         whole_number("samples_per_volume", self.samples_per_volume, least=1)
-        if self.sampling == "grid" and self.samples_per_volume != 1:
+        if self.sampling == "grid" and (self.samples_by or self.samples_per_volume != 1):
             msg = "samples_per_volume belongs to sampling='uniform'; a grid covers the volume once"
             raise PatchSizeError(msg)
         if any(o >= s for o, s in zip(self.overlap, self.size, strict=True)):
@@ -265,8 +278,8 @@ class PatchSampler(DataPipe):
 
     def __iter__(self) -> Iterator[Sample]:
         if self.sampling != "grid":
-            for patch in self.visits():
-                yield from map(patch, range(self.samples_per_volume))
+            for count, patch in self.visits():
+                yield from map(patch, range(count))
             return
         for sample, (patches, stays) in self._of_samples(lambda one: (one, self._grid(one))):
             for n, place in self._select(sample, patches, stays):
@@ -288,13 +301,20 @@ class PatchSampler(DataPipe):
             window = {**(patches[n].window or {}), **({"skips": ends[n]} if any(ends[n]) else {})}
             yield n, patches[n].among(window, is_quiet=self.choose is not None)
 
-    def visits(self) -> Iterator[Callable[[int], Sample]]:
-        """Yield for each volume a function that makes its patches by ordinal."""
+    def _samples(self, sample: Any) -> int:
+        """Return the number of patches of a volume."""
+        by = self.samples_by
+        count: Any = sample[by] if isinstance(by, str) else by(sample)
+        count = int(count) if isinstance(count, str) and count.isdecimal() else count
+        return whole_number(f"samples_per_volume={shorten(by)}", count, least=0)
+
+    def visits(self) -> Iterator[tuple[int, Callable[[int], Sample]]]:
+        """Yield for each volume the number of its patches, and a function that makes one."""
         # So patches can be taken in any order while none is kept. A grid has no such numbers.
-        uniform = None if self._template else UniformPatch(self.given_size, self.origin)
+        uniform = None if self._template else self._uniform
         of_all = self._step(uniform), self._step(self.region, 1)
 
-        def visit(sample: Any) -> Callable[[int], Sample]:
+        def visit(sample: Any) -> tuple[int, Callable[[int], Sample]]:
             patch, region = of_all
             if patch is None:  # the mask or the weights of a sample are its own
                 op: Any = self._op_of(sample)
@@ -304,7 +324,8 @@ class PatchSampler(DataPipe):
                 patch = self._step(op)
             # The region draws from the case, before there is an ordinal: one for all patches.
             start = sample if region is None else add_steps(self, region, sample)
-            return partial(add_steps, self, patch, start)
+            count = self._samples(sample) if self.samples_by else self.samples_per_volume
+            return count, partial(add_steps, self, patch, start)
 
         return self._of_samples(visit)
 
@@ -365,7 +386,7 @@ class PatchSampler(DataPipe):
     def _grid(self, sample: Sample) -> tuple[Sequence[FixedPatch], NDArray[np.bool_] | None]:
         """Return the patches of a volume, and which stay: None if this depends on voxels."""
         pending = pending_of(self, sample)
-        size = size_on(self.given_size, pending.plan)
+        size = size_on(self.given_size, pending.plan, allow_smaller=self.allow_smaller)
         overlap = [0 if n == 1 else o for n, o in zip(size, self.overlap, strict=True)]
         grid = GridPatch(size, overlap, self.origin)
         patches = grid.patches(pending.plan.shape)
@@ -387,15 +408,17 @@ class PatchSampler(DataPipe):
             is drawn, follows from its voxels, or comes from functions of yours. Or a mask was
             not read yet, by :meth:`prepare` or an epoch.
         """
-        if self.sampling == "grid":
+        if self.sampling == "grid" or self.samples_by:
             if self._length is None:
                 self._length = count_planned(self.parent, self._count)
             return self._length
-        return length_of(self, self.parent) * self.samples_per_volume
+        return length_of(self, self.parent) * int(self.samples_per_volume)
 
     def _count(self, sample: Sample) -> int:
-        """Return how many patches a grid has in a volume; reads no voxel."""
+        """Return how many patches a volume has; reads no voxel."""
         with locate_errors(self, sample):
+            if self.samples_by:
+                return self._samples(sample)
             _, stays = self._grid(sample)
         if stays is None:
             msg = "no len(): which patches touch the mask is known once it was read; run an epoch, "

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import accumulate, groupby, islice
+from itertools import accumulate, groupby, islice, starmap
 from typing import Any
 
 import numpy as np
@@ -185,8 +185,7 @@ class ShufflePlans(SameLength):
     def _visits(self) -> Iterator[Visit]:
         parent = self.parent
         if isinstance(parent, PatchSampler) and parent.sampling != "grid":
-            for patch in parent.visits():
-                yield Visit(parent.samples_per_volume, patch)
+            yield from starmap(Visit, parent.visits())
             return
         for _, items in groupby(parent, _case):
             group = list(items)

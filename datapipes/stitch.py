@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import DTypeLike
@@ -36,7 +36,7 @@ class Stitch(MainProcess, SameLength):
     destination
         As of ``predict()``: a path or URL with ``{case}`` in it, an array, None for volumes in
         memory, or ``f(case)`` that returns one of these.
-    blend, output, dtype, memory_bytes, overwrite, storage_options
+    blend, sigma_scale, output, dtype, memory_bytes, overwrite, storage_options
         As of ``predict()``.
     like
         The volume of the sample whose grid counts; by default the first.
@@ -70,6 +70,7 @@ class Stitch(MainProcess, SameLength):
         destination: Destination = None,
         *,
         blend: str = "gaussian",
+        sigma_scale: float | Sequence[float] | None = None,
         output: str = "argmax",
         dtype: DTypeLike | None = None,
         like: str | None = None,
@@ -85,7 +86,8 @@ class Stitch(MainProcess, SameLength):
         chain = f"{chain_key(parent)} {key}" if run else ""
         how = (memory_bytes, overwrite, options, run, chain)
         with locate_errors(self):
-            self.how = HowToStitch(destination, blend, Activation(output, dtype), *how)
+            own = Activation(output, dtype)
+            self.how = HowToStitch(destination, blend, own, *how, sigma_scale=sigma_scale)
 
     def __iter__(self) -> Iterator[dict[str, Volume]]:
         stitching = Stitching(self.how, self.like, origin=self.origin)

@@ -8,6 +8,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ Model = Callable[[torch.Tensor], Any]
 _FIRST_AXIS = 2
 # A few windows of one channel: trims take a sixteenth of the time of a trim after each window.
 _TRIM_BYTES = 128 * 1024**2
+_ONE = "Leave head= out, and give one destination: it has one output."
 
 
 @contextlib.contextmanager
@@ -50,9 +52,9 @@ def first_tensor(model: Any) -> torch.Tensor | None:
 
 
 def run_model(
-    model: Model, batch: torch.Tensor, mirror: Sequence[int], head: int | str | None = None
-) -> tuple[NDArray[np.float32], bool]:
-    """Return the model's output for a batch (B, C, I, J, K), as float32 in main memory.
+    model: Model, batch: torch.Tensor, mirror: Sequence[int], *heads: int | str | None
+) -> tuple[list[NDArray[np.float32]], bool]:
+    """Return the model's outputs for a batch (B, C, I, J, K), as float32 in main memory.
 
     The second value is whether the model may keep that memory, and overwrite it in its next call.
 
@@ -65,15 +67,15 @@ def run_model(
     mirror
         Axes, 0 to 2. The result is the mean over all combinations of mirrored axes, each mirrored
         back. One axis has two of them, three axes have eight.
-    head
-        Position or key of the wanted output. None for a single one, and for the finest of deep
+    heads
+        Positions or keys of the wanted outputs. None for a single one, and for the finest of deep
         supervision.
     """
     like = first_tensor(model)
     device, dtype = (None, torch.float32) if like is None else (like.device, like.dtype)
     with torch.inference_mode():
         batch = batch.to(device, dtype)
-        total: torch.Tensor | None = None
+        totals: list[torch.Tensor] = []
         ways = [
             [_FIRST_AXIS + axis for axis in axes]
             for count in range(len(mirror) + 1)
@@ -83,22 +85,27 @@ def run_model(
             # Models may overwrite their input: give each of several ways a copy.
             windows = batch.flip(axes) if len(ways) > 1 else batch
             # Detached: other owners of the memory are outside of this function.
-            output = _one_output(model(windows), head, windows.shape[2:]).detach()
-            if len(output) != len(batch):
-                msg = f"the model gave {len(output)} rows for a batch of {len(batch)} windows"
-                raise SampleError(msg, do="It must return one row for each, (B, C, I, J, K).")
-            if output.is_complex():
-                msg = f"the model returned complex numbers, {output.dtype}"
-                raise SampleError(msg, do="Return their magnitude, or both parts as channels.")
+            choose = partial(_one_output, model(windows), size=windows.shape[2:])
+            outputs = [choose(head=head).detach() for head in heads or (None,)]
+            del choose
+            for output in outputs:
+                if len(output) != len(batch):
+                    msg = f"the model gave {len(output)} rows for a batch of {len(batch)} windows"
+                    raise SampleError(msg, do="It must return one row for each, (B, C, I, J, K).")
+                if output.is_complex():
+                    msg = f"the model returned complex numbers, {output.dtype}"
+                    raise SampleError(msg, do="Return their magnitude, or both parts as channels.")
             # Models may also overwrite their earlier outputs.
-            result = (output.flip(axes) if len(ways) > 1 else output).float()
-            total = result if total is None else total.add_(result)
-        assert total is not None
-        mean = total / len(ways) if len(ways) > 1 else total
-        local = mean.cpu()
-        is_kept = local.data_ptr() == output.data_ptr() and _is_held_elsewhere(output)
-        array: NDArray[np.float32] = local.numpy()
-        return array, is_kept
+            results = [(out.flip(axes) if len(ways) > 1 else out).float() for out in outputs]
+            pairs = zip(totals, results, strict=True)
+            totals = [a.add_(b) for a, b in pairs] if totals else results
+        means = [total / len(ways) for total in totals] if len(ways) > 1 else totals
+        arrays = [*map(torch.Tensor.cpu, means)]
+        is_kept = any(
+            array.data_ptr() == output.data_ptr() and _is_held_elsewhere(output)
+            for array, output in zip(arrays, outputs, strict=True)
+        )
+        return [*map(torch.Tensor.numpy, arrays)], is_kept
 
 
 def _is_held_elsewhere(tensor: torch.Tensor) -> bool:
@@ -140,13 +147,13 @@ def _one_output(result: Any, head: int | str | None, size: Sequence[int]) -> tor
             raise SampleError(msg, do=do)
         name = next(iter(outputs)) if head is None else head
         if name not in outputs:
-            msg = f"the model gave the outputs {', '.join(map(repr, outputs))}, and head={head!r}"
-            raise SampleError(msg, do="Give the position or the key of one of them.")
+            msg = f"the model gave the outputs {', '.join(map(repr, outputs))}, and not {head!r}"
+            raise SampleError(msg, do="Name one of them in head= or destination=.")
         result, head = outputs[name], None
     if not isinstance(result, torch.Tensor) or result.ndim != 5 or head is not None:
         msg = f"the model gave {_in_words(result)}"
         do = "It must return a tensor (B, C, I, J, K): wrap it in a function that returns one."
-        raise SampleError(msg, do=do if head is None else "Leave head= out: it has one output.")
+        raise SampleError(msg, do=do if head is None else _ONE)
     return result
 
 

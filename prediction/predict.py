@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.outputs import Activation
 from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key, refuse_shared
 from ..stitching.stitcher import Stitcher
-from ..stitching.stitching import Stitching, WindowOutput
+from ..stitching.stitching import Stitching
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
 from .model_calls import Heap, Model, Ranks, evaluating, model_key, run_model
@@ -53,8 +53,9 @@ def predict(
     patch: int | Sequence[int] | None = None,
     overlap: float | Sequence[float] | None = None,
     blend: str = "gaussian",
-    output: str = "argmax",
-    dtype: DTypeLike | None = None,
+    sigma_scale: float | Sequence[float] | None = None,
+    output: str | Mapping[Any, str] = "argmax",
+    dtype: DTypeLike | Mapping[Any, DTypeLike] | None = None,
     key: str | None = None,
     mask: Mask = None,
     mirror: bool | Sequence[int] = False,
@@ -62,7 +63,7 @@ def predict(
     num_workers: int | None = None,
     run: str | None = None,
     head: int | str | None = None,
-    classes: int | None = None,
+    classes: int | Mapping[Any, int] | None = None,
     memory_bytes: int = MEMORY_BYTES,
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -98,6 +99,9 @@ def predict(
         - An array (C, I, J, K) to write to.
         - None for an array in memory.
         - A function of the case that returns one of these.
+        - A mapping from several outputs of the model, by key or position, to one of these each:
+          ``{"seg": "seg.nii.gz", "distance": None}``. An output may have more or fewer voxels than
+          the window, by a whole factor; its result keeps that scale, and the affine follows.
 
     patch, overlap
         Size of a window in voxels, by default 128. The share of it that neighbours have in
@@ -107,12 +111,16 @@ def predict(
     blend
         ``"gaussian"`` as in MONAI and nnU-Net. As in TorchIO: ``"hann"``, ``"mean"`` or
         ``"crop"`` (the middle of each window).
+    sigma_scale
+        Standard deviation of ``"gaussian"`` as a part of the window, by default 0.125: one number
+        or three.
     output
         Function of the blended output: ``"argmax"``, ``"softmax"``, ``"sigmoid"`` or ``"logits"``
         (none).
     dtype
         Type of the result. Labels are uint8 by default (uint16 above 256, uint32 above 65536
-        classes), other results float32. Integers are rounded and clipped.
+        classes), other results float32. Integers are rounded and clipped. For several outputs,
+        ``output``, ``dtype`` and ``classes`` are one value or a mapping by the same names.
     key
         The model's volume. By default ``"image"``, or the only volume that is not a label.
     mask
@@ -149,6 +157,7 @@ def predict(
     The result as a ``Volume`` on the grid of the stored volume, (C, I, J, K). For a list, a path
     with ``*``, a chain or a loader: a mapping from case to such volumes. A case without a name is
     named after its first file, without the format's ending: ``scan`` for ``a/scan.nii.gz``.
+    Several outputs: a mapping from name to such a volume, for each case.
 
     Notes
     -----
@@ -186,14 +195,14 @@ def predict(
     np.uint64(12)
     """
     origin = _origin_of(model, source)
-    activation = Activation(output, dtype)
     axes = _mirror_axes(mirror)
     options = dict(storage_options or {})
     ranks = Ranks.current()
     own: Any = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
     with ExitStack() as stack:
         stack.enter_context(_locate(origin, names_items=isinstance(source, DataLoader2)))
-        chain, is_several = _as_chain(source, destination, key, mask, options)
+        each = _by_output(destination, head, output=output, dtype=dtype, classes=classes)
+        chain, is_several = _as_chain(source, each, key, mask, options)
         if isinstance(chain, DataLoader2):
             _refuse_given(own | {"num_workers": num_workers}, "a loader", "the chain of the loader")
             ranks.refuse_alike(chain)
@@ -201,25 +210,55 @@ def predict(
             chain = _set_origin(_windows_of(chain, **own), source, origin)
         stack.enter_context(evaluating(model))  # before the digest, which includes the mode
         run = _run_key(model, (axes, head), run, chain, key)
-        classes = None if classes is None else validate_int("classes", classes, least=1)
-        own = {"overwrite": overwrite, "storage_options": options, "run": run, "classes": classes}
-        how = HowToStitch(destination, blend, activation, memory_bytes, **own)
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
-        stitching = Stitching(how, key, bar.watch, origin)
-        stack.callback(stitching.close)
+        own = {"overwrite": overwrite, "storage_options": options, "run": run}
+        own |= {"blend": blend, "sigma_scale": sigma_scale, "memory_bytes": memory_bytes}
+        stitchings = _open(stack, [HowToStitch(**own, **one) for one in each], key, bar, origin)
         if not isinstance(chain, DataLoader2):
-            chain = _choosing(chain, partial(_select, stitching, ranks), ranks.count)
+            chain = _choosing(chain, partial(_select, stitchings, ranks), ranks.count)
             chain = stack.enter_context(_loader(chain, num_workers))
-        needs = stitching.needs if ranks.is_first else lambda meta: True
-        outputs = partial(_outputs, model, chain, key, axes, head, needs)
-        results = _stitch(outputs, ranks, stitching, bar)
+        needs = [one.needs for one in stitchings if ranks.is_first]
+        heads = [head if one.head is None else one.head for one in stitchings]
+        outputs = partial(_outputs, model, chain, key, axes, heads, needs)
+        results = _stitch(outputs, ranks, stitchings, bar)
         if is_several or not ranks.is_first:
             return results if ranks.is_first else None
         if not results:
             raise SampleError(f"{shorten(source)} was left out, so there is no result")
         (result,) = results.values()
         return result
+
+
+def _by_output(destination: Any, head: Any, **arguments: Any) -> list[dict[str, Any]]:
+    """Return the arguments of each output of the model; one without a name for a destination."""
+    names = [*destination] if isinstance(destination, Mapping) else []
+    others = [k for k, v in arguments.items() if isinstance(v, Mapping) and {*v} != {*names}]
+    if names and (others or head is not None):
+        msg = f"destination= names the outputs {few_names(map(repr, names))}, and "
+        do = "Name the same ones in each argument; head= is for one destination."
+        raise SampleError(f"{msg}{[*others, 'head'][0]}= names others", do=do)
+    places = [place for place in (destination[name] for name in names) if place is not None]
+    targets = [str(p) if isinstance(p, (str, os.PathLike)) else id(p) for p in places]
+    if len({*targets}) < len(targets) and not all(map(callable, places)):
+        do = "Give each output a destination of its own."
+        raise errors.DestinationExists("two outputs of the model have one destination", do=do)
+    each = []
+    for name in names or [None]:
+        every = {"destination": destination, **arguments}.items()
+        one = {k: v[name] if names and isinstance(v, Mapping) else v for k, v in every}
+        activation = Activation(one.pop("output"), one.pop("dtype"))
+        each.append({**one, "activation": activation, "head": name})
+    return each
+
+
+def _open(
+    stack: ExitStack, hows: Sequence[HowToStitch], key: str | None, bar: _Bar, origin: CallSite
+) -> list[Stitching]:
+    """Return the stitching of each output, until the stack is closed."""
+    first = Stitching(hows[0], key, bar.watch, origin)  # all have the same windows
+    others = [Stitching(how, key, None, origin, first.memory) for how in hows[1:]]
+    return [stack.enter_context(closing(one)) for one in (first, *others)]
 
 
 def _origin_of(model: Any, source: Any) -> CallSite:
@@ -267,22 +306,21 @@ class VolumesByCase(dict[str, Any]):
 def _stitch(
     outputs: Callable[[Callable[[], None]], Iterator[Any]],
     ranks: Ranks,
-    stitching: Stitching,
+    stitchings: Sequence[Stitching],
     bar: _Bar,
 ) -> dict[str, Any]:
     """Stitch the model's outputs of all windows; return the volumes by case."""
-    results = VolumesByCase()
     heap = Heap()
-    with _Background(stitching, results) as background:
+    with _Background(stitchings) as background:
         mine = outputs(background.wait)
-        for metas, result in mine if ranks.count == 1 else ranks.gather(mine):
-            background.add(metas, result)
+        for metas, arrays in mine if ranks.count == 1 else ranks.gather(mine):
+            background.add(metas, arrays)
             bar.update()
-            heap.note(result.nbytes)
+            heap.note(sum(array.nbytes for array in arrays))
         background.wait()
-    results.update(stitching.finish())
+    background.collect([(one, one.finish()) for one in stitchings])
     bar.update()
-    return results
+    return background.results
 
 
 def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
@@ -304,22 +342,32 @@ def _run_key(model: Model, how: Sequence[Any], run: str | None, chain: Any, key:
 class _Background(AbstractContextManager["_Background"]):
     """A thread that adds windows while the next ones are read and the model runs."""
 
-    def __init__(self, stitching: Stitching, results: dict[str, Any]) -> None:
-        self._stitching, self._results = stitching, results
+    def __init__(self, stitchings: Sequence[Stitching]) -> None:
+        self._stitchings, self.results = stitchings, VolumesByCase()
         self._thread = ThreadPoolExecutor(1, "voxpipe-stitch")
         self._batch: Future[None] | None = None
 
-    def add(self, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]) -> None:
+    def add(self, metas: Sequence[Mapping[str, Any]], arrays: Sequence[Any]) -> None:
         """Start to add the windows of a batch, after those of the last batch."""
         try:
-            windows = [*map(self._stitching.check, metas, result)]
+            pairs = list(zip(self._stitchings, arrays, strict=True))
+            windows = [
+                (one, one.check(meta, array[row]))
+                for row, meta in enumerate(metas)
+                for one, array in pairs
+            ]
         finally:  # an error of the last batch comes first
             self.wait()  # bounds memory: at most one batch waits
-        self._batch = self._thread.submit(self._add, windows)
+        work = [(one, one.add_checked(window)) for one, window in windows]
+        self._batch = self._thread.submit(self.collect, work)
 
-    def _add(self, windows: Sequence[WindowOutput | None]) -> None:
-        for window in windows:
-            self._results.update(self._stitching.add_checked(window))
+    def collect(self, work: Sequence[tuple[Stitching, Iterator[tuple[str, Volume]]]]) -> None:
+        """Add the windows of generators, and the volumes that they finish to the results."""
+        for one, case, volume in ((one, *pair) for one, volumes in work for pair in volumes):
+            if one.head is None:
+                self.results[case] = volume
+            else:
+                self.results.setdefault(case, {})[one.head] = volume
 
     def wait(self) -> None:
         """Wait until all windows are added, and raise errors of adding them."""
@@ -332,7 +380,7 @@ class _Background(AbstractContextManager["_Background"]):
 
 
 def _select(
-    stitching: Stitching, ranks: Ranks, sample: Sample, numbers: list[int]
+    stitchings: Sequence[Stitching], ranks: Ranks, sample: Sample, numbers: list[int]
 ) -> Sequence[int]:
     """Return this rank's missing windows of a volume."""
     if is_looking_ahead():  # a plan writes nothing
@@ -340,13 +388,16 @@ def _select(
     own = [n for n in numbers if n % ranks.count == ranks.rank]
     patches = patches_of(sample)
     volumes = {k: getattr(p.volume, "stored_volume", p.volume) for k, p in patches.items()}
+    meta = sample.provenance()
     if not ranks.is_first:
-        windows, past = stitching.past(sample.provenance(), volumes)
-        return windows.sort(n for n in own if not past[n])
-    if (stitcher := stitching.open(sample.provenance(), volumes)) is None:
-        return []
-    stitcher.leave_out(sorted({*range(len(stitcher.windows))} - {*numbers}))
-    return stitcher.windows.sort(n for n in own if not stitcher.past[n])
+        every = [one.past(meta, volumes) for one in stitchings]
+        return every[0][0].sort(n for n in own if not all(past[n] for _, past in every))
+    several = [one.open(meta, volumes) for one in stitchings]
+    stitchers = [stitcher for stitcher in several if stitcher is not None]
+    for stitcher in stitchers:
+        stitcher.leave_out(sorted({*range(len(stitcher.windows))} - {*numbers}))
+    missing = [n for n in own if not all(one.past[n] for one in stitchers)]
+    return stitchers[0].windows.sort(missing) if missing else []
 
 
 def _loader(chain: Pipe, num_workers: int | None) -> DataLoader2:
@@ -388,14 +439,14 @@ class _Bar:
 
 
 def _as_chain(
-    source: Any, destination: Any, key: str | None, mask: Mask, options: Mapping[str, Any]
+    source: Any, each: Any, key: str | None, mask: Mask, options: Mapping[str, Any]
 ) -> tuple[Any, bool]:
     """Return a chain of volumes, windows or batches, or a loader, and whether it has several."""
     if isinstance(source, DataLoader2) or is_pipe(source):
         return source, True
     is_list = isinstance(source, (list, tuple))
-    if is_list and len(source) > 1:
-        refuse_shared(destination)
+    for one in each if is_list and len(source) > 1 else ():
+        refuse_shared(one["destination"])
     name, place = key or IMAGE, os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
     is_glob = "*" in public_name(place) and (is_url(place) or not os.path.exists(place))
     cases = [
@@ -505,18 +556,20 @@ def _outputs(
     batches: Iterable[Any],
     key: str | None,
     mirror: Sequence[int],
-    head: int | str | None,
-    needs: Callable[[Mapping[str, Any]], bool],
+    heads: Sequence[int | str | None],
+    needs: Sequence[Callable[[Mapping[str, Any]], bool]],
     wait: Callable[[], None],
-) -> Iterator[tuple[list[Any], NDArray[np.float32]]]:
-    """Yield provenance and output of the missing windows of each batch.
+) -> Iterator[tuple[list[Any], list[NDArray[np.float32]]]]:
+    """Yield provenance and outputs of the missing windows of each batch.
 
     If the model may overwrite its last output, it runs after that output was added.
     """
     is_kept = True
     for batch in batches:
         image = _batch_image(batch, key)
-        rows = [row for row, meta in enumerate(batch[META]) if needs(meta)]
+        # A list, because each opens its destination.
+        answers = [[need(meta) for need in needs] for meta in batch[META]]
+        rows = [row for row, each in enumerate(answers) if any(each) or not needs]
         if not rows:
             continue
         image = image if len(rows) == len(image) else image[rows]
@@ -524,8 +577,8 @@ def _outputs(
         if is_kept:
             wait()
         try:
-            output, is_kept = run_model(model, image, axes, head)
+            outputs, is_kept = run_model(model, image, axes, *heads)
         except Exception as error:
             cases = " or ".join(sorted({str(batch[META][row]["case"]) for row in rows}))
             raise add_location(error, case=cases)  # noqa: B904  the same error
-        yield [batch[META][row] for row in rows], output
+        yield [batch[META][row] for row in rows], outputs

@@ -62,6 +62,7 @@ class Output(Protocol):
     """Folder for a checkpoint; None if none is kept."""
     cells: OpenCells
     """Arrays that are not finished."""
+    grid: Grid
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
         """Set channels and type, before the first voxels."""
@@ -418,6 +419,14 @@ class ActivatedOutput:
 
     def __init__(self, output: Output, activation: Activation) -> None:
         self._output, self._activation = output, activation
+
+    def scale(self, shape: tuple[int, int, int]) -> None:
+        """Divide the space of the output into the voxels of another shape."""
+        grid = self._output.grid
+        factors = np.divide(grid.shape, shape)
+        step = np.diag([*factors, 1.0])
+        step[:3, 3] = (factors - 1) / 2  # the outer faces stay
+        self._output.grid = Grid(shape, grid.affine @ step)
 
     def begin(self, channels: int) -> None:
         """Set the number of channels of the model."""

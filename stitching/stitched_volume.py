@@ -8,7 +8,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,10 +23,11 @@ from ..core.call_site import shorten
 from ..core.errors import DestinationExists, LeadsOutside, SampleError, VolumeChanged, VolumeError
 from ..core.redact import RedactedDict
 from ..core.sample import parse_json
-from ..core.validate import FieldChecks, as_choice
+from ..core.validate import FieldChecks, as_choice, entries_of, is_finite, or_none, validate_int
 from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.read_plan import ReadPlan
+from ..spatial.plans.plan import SpatialPlan
 from ..storage.disk_cache import boot, open_no_link, write_beside
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
@@ -42,6 +43,7 @@ STATE = "state.json"
 """The name of a checkpoint."""
 SUMS = "sums"
 """The name of the file of the sums, in the same folder."""
+_LEAST_SIGMA = 1e-3
 _VERSION = 1
 _FLAGS = ("present", "past")  # of each window, in a checkpoint
 BETWEEN = "windows.nii.zarr"  # result on the windows' grid, before the resample to the stored one
@@ -51,6 +53,8 @@ _BACK = 128
 _SHARES = Policy("linear", "constant", fill=0.0)
 _COPIES = Policy("nearest", "constant", fill=0.0)
 
+Scales = Sequence[tuple[int, int]]
+"""Voxels of the model's output and of its window, for each axis."""
 Destination = Any
 """None, an array, a path or URL with ``{case}`` in it, or ``f(case)`` that returns one of them."""
 
@@ -73,6 +77,14 @@ def refuse_shared(destination: Any) -> None:
         raise DestinationExists(what, do="Write {case} into the destination, or give f(case).")
 
 
+def _as_sigma_scale(name: str, value: Any) -> tuple[float, ...]:
+    each = entries_of(value) or (value,) * 3
+    # The square of a smaller one, in voxels, is 0 in float32.
+    if len(each) != 3 or not all(is_finite(v) and v >= _LEAST_SIGMA for v in each):
+        raise ValueError(f"{name} is a number from {_LEAST_SIGMA:g}, or three, got {value!r}")
+    return tuple(map(float, each))
+
+
 @dataclass(frozen=True)
 class HowToStitch(FieldChecks):
     """Settings for stitching windows to volumes."""
@@ -89,14 +101,22 @@ class HowToStitch(FieldChecks):
     """Identifier of the chain, from :func:`chain_key`."""
     classes: int | None = None
     """Channels of the model's output, for a volume without windows."""
+    sigma_scale: Any = None
+    """Standard deviation of ``"gaussian"`` weights as a part of the window: one number or three."""
+    head: int | str | None = None
+    """Name of the model's output, which may have another scale; None for the only one."""
 
     checks: ClassVar[Any] = {
         "blend": partial(as_choice, choices=tuple(BLENDS)),
         "storage_options": lambda _, options: RedactedDict(options),
+        "sigma_scale": or_none(_as_sigma_scale),
+        "classes": or_none(partial(validate_int, least=1)),
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.sigma_scale is not None and self.blend != "gaussian":
+            raise ValueError(f"sigma_scale belongs to blend='gaussian', got blend={self.blend!r}")
         place = self.destination
         if not (place is None or isinstance(place, (str, os.PathLike)) or callable(place)):
             _refuse_no_array(place)
@@ -153,7 +173,13 @@ class HowToStitch(FieldChecks):
     def key_of(self, place: WindowPlace) -> str:
         """Return a key that is equal for runs with the same voxels."""
         facts: list[Any] = [self.run, self.chain, self.blend, str(self.activation), self.classes]
-        facts += [next(iter(place.files)), place.file, place.version if self.run else ""]
+        facts += [
+            self.sigma_scale,
+            self.head,
+            next(iter(place.files)),
+            place.file,
+            place.version if self.run else "",
+        ]
         facts += [place.plan.to_json(), place.size, place.overlap]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -192,6 +218,8 @@ class Checkpoint:
     """Windows that were added or left out."""
     table: list[tuple[tuple[Any, ...], Slot]]
     """Slots of the open sums in the file."""
+    size: tuple[int, ...]
+    """Voxels of the output for a window."""
 
     @classmethod
     def read(cls, folder: Path | None, key: str, count: int) -> Checkpoint | None:
@@ -212,7 +240,8 @@ class Checkpoint:
                 if not end or end <= (folder / SUMS).stat().st_size:
                     raw = (np.frombuffer(bytes.fromhex(state[n]), np.uint8) for n in _FLAGS)
                     present, past = (np.unpackbits(n, count=count).astype(np.bool_) for n in raw)
-                    return cls(int(state["channels"]), present, past, table)
+                    own = tuple(map(int, state["size"]))
+                    return cls(int(state["channels"]), present, past, table, own)
         return None
 
     @staticmethod
@@ -226,6 +255,7 @@ class Checkpoint:
             "key": key,
             "boot": boot(),
             "channels": stitcher.channels,
+            "size": stitcher.targets.size,
             **{n: np.packbits(getattr(stitcher, n)).tobytes().hex() for n in _FLAGS},
             "open": [[list(name), slot.offset, slot.shape, slot.dtype] for name, slot in table],
         }
@@ -265,7 +295,9 @@ class StitchedVolume:
                 self._between = self._open_between()
             goal = self._output if self._between is None else self._between
             windows = place.windows(how.blend)
-            self.stitcher = Stitcher(windows, how.blend, ActivatedOutput(goal, first), goal.cells)
+            own: Any = {"sigma_scale": how.sigma_scale, "head": how.head}
+            target = ActivatedOutput(goal, first)
+            self.stitcher = Stitcher(windows, how.blend, target, goal.cells, **own)
             self._goal = goal
             self._resume()
             stack.pop_all()  # keep it open
@@ -312,7 +344,7 @@ class StitchedVolume:
         state = Checkpoint.read(self._folder, self._key, len(stitcher.windows))
         if state is not None:
             goal.cells.restore(state.table)
-            stitcher.resume(state.present, state.past, state.channels)
+            stitcher.resume(state.present, state.past, state.channels, *state.size)
             goal.resume(stitcher.finished_regions())
         elif self._folder is not None:
             # An invalid checkpoint must not be read by another rank later.
@@ -324,13 +356,15 @@ class StitchedVolume:
             self._goal.flush()
             Checkpoint.write(self._folder, self._key, self.stitcher, self._goal.cells)
 
-    def finish(self, channels: int = 0) -> Volume:
+    def finish(self, channels: int = 0, scales: Scales = ()) -> Volume:
         """Return the finished volume at its destination.
 
-        ``channels`` is the number of other volumes, for a volume without windows.
+        ``channels`` and ``scales`` are those of other volumes, for a volume without windows.
         """
         if self._ready is None and not self.stitcher.channels:
-            self.stitcher.begin(self._channels_without_window(channels))
+            windows = self.stitcher.windows
+            size = [n * a // b for n, (a, b) in zip(windows.size, scales, strict=False)]
+            self.stitcher.begin(self._channels_without_window(channels, scales), *size)
         if self._version and replace(self._place).version != self._version:
             # The result would mix versions.
             msg = f"{self._place.file}, or another volume of {self._place.case}, was written "
@@ -345,17 +379,19 @@ class StitchedVolume:
             self.close()
         return volume
 
-    def _channels_without_window(self, channels: int) -> int:
+    def _channels_without_window(self, channels: int, scales: Scales) -> int:
         """Return the number of a model's channels; SampleError if it is unknown."""
         shape = getattr(self.destination, "shape", ())
         own = shape[0] if shape and self._how.activation.output != "argmax" else 0
         # The argmax of any number of classes has one channel.
         least = 2 if self._how.activation.output == "argmax" else 0
         count = self._how.classes or own or channels or least
-        if not count:
+        is_named = self._how.head is not None
+        if not count or (is_named and not scales):
             msg = f"no window of {self._place.case} touches the mask, so the model was not run, "
-            msg += "and its number of channels is unknown"
-            raise SampleError(msg, do="Give classes=, the number of channels.")
+            msg += f"and its number of channels{' and its scale' * is_named} is unknown"
+            do = "Leave such cases out." if is_named else "Give classes=, the number of channels."
+            raise SampleError(msg, do=do)
         return int(count)
 
     def close(self) -> None:
@@ -400,12 +436,15 @@ def bring_back(
     between: Volume, place: WindowPlace, activation: Activation, output: Output, is_copy: bool
 ) -> None:
     """Resample a result to the stored grid, box by box, by the inverse of the plan."""
-    back = place.plan.inverse()
+    # A result of another scale keeps the grid of its windows.
+    is_scaled = between.spatial_shape != place.plan.shape
+    output.grid = between.grid if is_scaled else place.stored_grid
+    back = SpatialPlan.identity(between.grid) if is_scaled else place.plan.inverse()
     channels = between.shape[0]
     last = Activation("logits", between.dtype) if is_copy else activation.after_resampling
     policy = _COPIES if is_copy else _SHARES
     output.begin(last.channels(channels), last.dtype_of(channels))
-    whole = place.stored_grid.region
+    whole = output.grid.region
     for start in itertools.product(*(range(0, n, _BACK) for n in whole.shape)):
         region = Region(start, [a + _BACK for a in start]).intersect(whole)
         plan = back.crop(region.start, region.shape)

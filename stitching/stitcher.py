@@ -17,28 +17,28 @@ from ..core import Region
 from ..core.errors import PatchSizeError
 from ..core.memory import private_pages
 from ..storage.disk_cache import open_no_link
-from .windows import Cell, Windows
+from .windows import Cell, Triple, Windows
 
 Key = tuple[Any, ...]
+Flags = NDArray[np.bool_]
 # Below this size a map costs more than it saves.
 _OWN_PAGES = 64 * 1024
 _HUGE_PAGE = 2 * 1024**2  # on x86, and on ARM with pages of 4 KiB
 # Cached sums of weights: cells far from the faces of a volume share them.
 _SUMS = 16
 # Width of the bell (MONAI, nnU-Net), and MONAI's least weight, for the corners of a window.
-_SIGMA = 0.125
+_SIGMAS = (0.125,) * 3
 _LEAST = 1e-3
 _CELL = "cell"  # first entry of the keys of cells, unlike those of an output
 
 
-def _gaussian(size: Sequence[int]) -> NDArray[np.float32]:
+def _gaussian(size: Sequence[int], scales: Sequence[float] = _SIGMAS) -> NDArray[np.float32]:
     bells = []
-    for n in size:
+    for n, scale in zip(size, scales, strict=True):
         distance = np.arange(n, dtype=np.float32) - np.float32((n - 1) / 2)
-        bells.append(np.exp(-(distance**2) / np.float32(2 * (_SIGMA * n) ** 2)))
+        bells.append(np.exp(-(distance**2) / np.float32(2 * (scale * n) ** 2)))
     weights = _product(bells)
-    least = max(float(weights[weights != 0].min()), _LEAST)
-    return np.maximum(weights, np.float32(least))
+    return np.maximum(weights, np.float32(max(float(weights.min()), _LEAST)))
 
 
 def _hann(size: Sequence[int]) -> NDArray[np.float32]:
@@ -52,7 +52,7 @@ def _product(axes: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     return weights
 
 
-BLENDS: dict[str, Callable[[Sequence[int]], NDArray[np.float32]] | None] = {
+BLENDS: dict[str, Callable[..., NDArray[np.float32]] | None] = {
     "gaussian": _gaussian,
     "hann": _hann,
     "mean": None,
@@ -63,6 +63,9 @@ BLENDS: dict[str, Callable[[Sequence[int]], NDArray[np.float32]] | None] = {
 
 class BoxWriter(Protocol):
     """Receiver of finished voxels."""
+
+    def scale(self, shape: Triple) -> None:
+        """Set another shape of the whole, before ``begin``."""
 
     def begin(self, channels: int) -> None:
         """Set the number of channels, before the first voxels."""
@@ -103,12 +106,21 @@ class Stitcher:
     """
 
     def __init__(
-        self, windows: Windows, blend: str, output: BoxWriter, cells: OpenCells | None = None
+        self,
+        windows: Windows,
+        blend: str,
+        output: BoxWriter,
+        cells: OpenCells | None = None,
+        sigma_scale: Sequence[float] | None = None,
+        head: int | str | None = None,
     ) -> None:
-        self.windows, self.output = windows, output
+        self.windows, self.output, self._head = windows, output, head
+        self._noun = "the output" if head is None else f"the output {head!r}"
+        self.targets = windows
+        """The same windows in voxels of the model's output."""
         self.cells = OpenCells(CellMemory(2**62)) if cells is None else cells
-        make = BLENDS[blend]
-        self._weights = None if make is None else make(windows.size)
+        make, scales = BLENDS[blend], () if sigma_scale is None else (sigma_scale,)
+        self._weights = None if make is None else make(windows.size, *scales)
         self._ones = None if self._weights is not None else np.ones(windows.size, np.float32)
         self.present = np.zeros(len(windows), np.bool_)
         """Windows that were added."""
@@ -131,19 +143,19 @@ class Stitcher:
         if self.past[number]:
             return
         self.refuse_shape(voxels)
-        self.begin(voxels.shape[0])
+        self.begin(*voxels.shape)
         if voxels.shape[0] != self.channels:
             msg = f"a window has {voxels.shape[0]} channels, and the first had {self.channels}"
             raise PatchSizeError(msg, do="A model must give as many for every window.")
         self.present[number] = self.past[number] = True
-        for cell in self.windows.cells(number):
-            where = self.windows.slices(cell, number)
+        for cell in self.targets.cells(number):
+            where = self.targets.slices(cell, number)
             part = voxels[(slice(None), *where)]
             key = (_CELL, *cell)
             if self._open_counts[cell] == 1 and key not in self.cells:
                 # A single window is its own mean, with or without weights.
                 self._open_counts[cell] = 0
-                self.output.write(self.windows.region(cell), part.astype(np.float32, copy=False))
+                self.output.write(self.targets.region(cell), part.astype(np.float32, copy=False))
                 continue
             weights = None if self._weights is None else self._weights[where]
             is_first, shape = key not in self.cells, part.shape
@@ -157,36 +169,56 @@ class Stitcher:
             if self.past[number]:
                 continue
             self.past[number] = True
-            for cell in self.windows.cells(number):
+            for cell in self.targets.cells(number):
                 self._leave(cell)
 
-    def begin(self, channels: int) -> None:
-        """Set the number of channels: before the first window, or without any."""
+    def begin(self, channels: int, *size: int) -> None:
+        """Set channels and voxels of a window's output: before the first window, or without any."""
         if not self.channels:
+            self._scale(size)
             self.channels = channels
             self.output.begin(channels)
             for cell in _cells(self._open_counts == 0):
                 self._finish_open(cell)
 
-    def resume(self, present: NDArray[np.bool_], past: NDArray[np.bool_], channels: int) -> None:
+    def _scale(self, size: tuple[int, ...]) -> None:
+        """Place the windows in voxels of an output that has ``size`` voxels for each."""
+        if size not in ((), self.targets.size):
+            self.targets = self.windows.scale_to(size, self._noun)
+            self.output.scale(self.targets.shape)
+            # The voxel with the nearest centre, as in MONAI; the later one of two.
+            pairs = zip(size, self.windows.size, strict=True)
+            index = np.ix_(*((2 * np.arange(n) + 1) * s // (2 * n) for n, s in pairs))
+            self._weights = None if self._weights is None else self._weights[index]
+            self._ones = None if self._ones is None else self._ones[index]
+        self._open_counts = self.targets.touch_counts()
+        for number in np.flatnonzero(self.past).tolist():
+            for cell in self.targets.cells(number):
+                self._open_counts[cell] -= 1
+
+    def resume(self, present: Flags, past: Flags, channels: int, *size: int) -> None:
         """Continue another process's run; ``cells`` has its sums already."""
         self.present, self.past = present.copy(), past.copy()
-        for number in np.flatnonzero(past).tolist():
-            for cell in self.windows.cells(number):
-                self._open_counts[cell] -= 1
+        self._scale(size)
         self.channels = channels
         if channels:
             self.output.begin(channels)
 
     def finished_regions(self) -> list[Region]:
         """Return the boxes of the cells that are done."""
-        return [self.windows.region(cell) for cell in _cells(self._open_counts == 0)]
+        return [self.targets.region(cell) for cell in _cells(self._open_counts == 0)]
 
     def refuse_shape(self, voxels: NDArray[Any]) -> None:
-        """Raise PatchSizeError for an output that is not (C, I, J, K) of a window."""
-        if voxels.ndim != 4 or voxels.shape[1:] != self.windows.size or not voxels.shape[0]:
+        """Raise PatchSizeError for an output that is not (C, I, J, K) of a window.
+
+        The first one of a named output may have another scale.
+        """
+        is_first = self._head is not None and not self.channels
+        if voxels.ndim == 4 and voxels.size and is_first:
+            self.windows.scale_to(voxels.shape[1:], self._noun)
+        elif voxels.ndim != 4 or voxels.shape[1:] != self.targets.size or not voxels.shape[0]:
             size = "x".join(map(str, self.windows.size))
-            msg = f"the output for a window of {size} voxels has the shape {voxels.shape}"
+            msg = f"{self._noun} for a window of {size} voxels has the shape {voxels.shape}"
             do = "A model must give (B, C, I, J, K) of the size that it was given."
             raise PatchSizeError(msg, do=do)
 
@@ -197,11 +229,11 @@ class Stitcher:
 
     def _finish_open(self, cell: Cell) -> None:
         """Finish a cell after its last window."""
-        key, region = (_CELL, *cell), self.windows.region(cell)
+        key, region = (_CELL, *cell), self.targets.region(cell)
         if key not in self.cells:
             self.output.write_zeros(region)
             return
-        numbers = [n for n in self.windows.windows(cell) if self.present[n]]
+        numbers = [n for n in self.targets.windows(cell) if self.present[n]]
         total, weight = self.cells.pop(key), self._weight_of(cell, numbers)
         if weight is not None:
             np.divide(total, weight, out=total)
@@ -213,11 +245,11 @@ class Stitcher:
             return None
         weights = self._ones if self._weights is None else self._weights
         assert weights is not None
-        slices = [self.windows.slices(cell, n) for n in numbers]
+        slices = [self.targets.slices(cell, n) for n in numbers]
         key = tuple((s.start, s.stop) for one in slices for s in one)
         total = self._sums.get(key)
         if total is None:
-            total = new_array(self.windows.region(cell).shape, np.dtype(np.float32))
+            total = new_array(self.targets.region(cell).shape, np.dtype(np.float32))
             for one in slices:
                 total += weights[one]
             self._sums[key] = total

@@ -18,7 +18,7 @@ from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.destination import disk_errors
 from .outputs import is_finished
-from .stitched_volume import HowToStitch, StitchedVolume, past_windows, refuse_shared
+from .stitched_volume import HowToStitch, Scales, StitchedVolume, past_windows, refuse_shared
 from .stitcher import CellMemory, Stitcher
 from .windows import WindowPlace, Windows
 
@@ -58,6 +58,8 @@ class Stitching:
         Called with the stitcher of each volume that begins.
     origin
         The user's line, for warnings.
+    memory
+        Memory of the sums, if others share it.
     """
 
     def __init__(
@@ -66,15 +68,18 @@ class Stitching:
         key: str | None = None,
         watch: Callable[[Stitcher], None] | None = None,
         origin: CallSite | None = None,
+        memory: CellMemory | None = None,
     ) -> None:
         self._how, self._key, self._watch, self._origin = how, key, watch, origin
+        self.head = how.head
         self._open: dict[Identity, _Open] = {}
         self._whole: dict[Identity, tuple[str, Volume]] = {}  # not handed out yet
         self._past: set[Identity] = set()
         self._places: dict[str, Identity] = {}
         self._names: dict[str, Identity] = {}
         self._channels = 0  # channels of the model
-        self._memory = CellMemory(how.memory_bytes)  # sums of all volumes
+        self._scales: Scales = ()
+        self.memory = memory or CellMemory(how.memory_bytes)  # sums of all volumes
         self._lock = threading.Lock()  # protects the dictionaries, not the voxels
 
     def open(self, meta: Mapping[str, Any], volumes: Mapping[str, Any]) -> Stitcher | None:
@@ -115,7 +120,7 @@ class Stitching:
                 if self._is_there(place, destination):
                     return place, None
             try:
-                volume_of = StitchedVolume(place, self._how, destination, self._memory)
+                volume_of = StitchedVolume(place, self._how, destination, self.memory)
             except DestinationExists:  # another process may have finished it meanwhile
                 if not (is_place and self._is_there(place, destination)):
                     raise
@@ -193,6 +198,7 @@ class Stitching:
                 one.volume.note_layer()
             one.counts = counts
             self._channels = stitcher.channels
+            self._scales = [*zip(stitcher.targets.size, stitcher.windows.size, strict=True)]
             if stitcher.is_whole:
                 self._finish(window.place.identity)
         except OSError:
@@ -233,7 +239,7 @@ class Stitching:
 
     def _finish(self, identity: Identity) -> None:
         one = self._open[identity]
-        volume = one.volume.finish(self._channels)
+        volume = one.volume.finish(self._channels, self._scales)
         with self._lock:
             del self._open[identity]
             self._past.add(identity)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid, Region
 from ..core.affine3x4 import IDENTITY, Affine3x4
-from ..core.errors import SampleError, VoxpipeError
+from ..core.errors import PatchSizeError, SampleError, VoxpipeError
 from ..core.lru_cache import cached_property
 from ..spatial.lazy.read_plan import recorded_plan
 from ..spatial.placing.patch import positions
@@ -160,6 +160,30 @@ class Windows:
         i, j, k = (np.array([b - a for a, b in axis.touching]) for axis in self.axes)
         counts: NDArray[np.int64] = i[:, None, None] * j[:, None] * k
         return counts
+
+    def scale_to(self, size: Sequence[int], noun: str) -> Windows:
+        """Return the windows in voxels of an output that has ``size`` voxels for each.
+
+        Raises PatchSizeError unless these divide the windows, their starts and the volume.
+        """
+        if tuple(size) == self.size:
+            return self
+        scales = list(zip(size, self.size, strict=True))
+        shape, overlap = (
+            _triple(v * n // s for v, (n, s) in zip(values, scales, strict=True))
+            for values in (self.shape, self.overlap)
+        )
+        other = Windows(shape, _triple(size), overlap, self.cuts)
+        ends = [[n, *axis.starts] for n, axis in zip(self.shape, self.axes, strict=True)]
+        theirs = [[n, *axis.starts] for n, axis in zip(other.shape, other.axes, strict=True)]
+        for (n, s), own, its in zip(scales, ends, theirs, strict=True):
+            if (n % s and s % n) or [v * n for v in own] != [v * s for v in its]:
+                a, b, c = ("x".join(map(str, sizes)) for sizes in (size, self.size, self.shape))
+                msg = f"{noun} has {a} voxels for a window of {b}. This scale does not divide it, "
+                msg += f"the volume of {c} voxels, or the starts of its windows"
+                do = "Pad the volume, and choose window and overlap, to multiples of the scale."
+                raise PatchSizeError(msg, do=do)
+        return other
 
     @property
     def band_bytes(self) -> int:

@@ -21,17 +21,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Affine
+from ..core import Affine, Region
 from ..core.errors import VolumeError, VolumeReadError
 from ..core.locks import ForkSafeLock
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
 from ..storage.disk_cache import FAILING, cache_directory, get_or_make, warn_unused
-from .backend import Backend, ViewBackend, as_array, only_in_torch, read_counted, smallest_box
+from .backend import (
+    Backend,
+    Channels,
+    ViewBackend,
+    as_array,
+    only_in_torch,
+    read_counted,
+    readable,
+    smallest_box,
+)
 from .formats.chunked_backend import plain_layout
 from .formats.npy import map_npy
 from .header import Header, affine_entries, array_header, channels_first
-from .voxels import index_ranges
+from .voxels import Voxels, index_ranges, plain
 
 INLINE_BYTES = 8 * 1024
 """Half of the 16 kB of a pickled volume, to leave room for the header."""
@@ -53,6 +62,7 @@ class ArrayBackend(ViewBackend):
     """
 
     _kept_of = ""
+    is_own = False  # whether parts may share its memory: files of other processes are freed
 
     def __init__(self, array: NDArray[Any], header: Header, name: str, token: str) -> None:
         super().__init__(array, header, name)
@@ -74,6 +84,29 @@ class ArrayBackend(ViewBackend):
         small = self._view.nbytes < SMALL_BYTES
         file = None if small else cache_directory() / "digests" / f"{self._token}-{self._kept_of}"
         return get_or_make(file, _digest_of, lambda: array_key(self._view), str.encode)
+
+
+class TensorBackend(ArrayBackend):
+    """Voxels of a tensor on another device, or of a type of torch; a read converts its region."""
+
+    def __init__(self, tensor: Any, header: Header, name: str, token: str) -> None:
+        Backend.__init__(self, header, name)
+        self.tensor, self._token = tensor, token
+
+    @property
+    def _view(self) -> NDArray[Any]:  # type: ignore[override]
+        return plain(as_array(self.tensor))
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Return a copy of the region."""
+        first, last = channels or (0, self.shape[0])
+        array = plain(as_array(self.tensor[(slice(first, last), *region.slices)]))
+        array.setflags(write=False)
+        return Voxels(array)
+
+    def to_tensor(self) -> Any:
+        """Return a copy on the device."""
+        return self.tensor.clone()
 
 
 def _digest_of(content: bytes) -> str | None:
@@ -217,13 +250,15 @@ def _remove(path: str, owner: int) -> None:
 
 
 class ArraySource:
-    """An array (C, I, J, K) in this process; its voxels must not change during a pass."""
+    """An array or tensor (C, I, J, K) in this process that must not change during a pass."""
 
-    def __init__(self, array: NDArray[Any], header: Header, name: str, token: str = "") -> None:
+    def __init__(self, array: Any, header: Header, name: str, token: str = "") -> None:
         self.array = array
         self.name = name
         self.token = token or uuid.uuid4().hex
-        self.backend = ArrayBackend(array, header, name, self.token)
+        kind = TensorBackend if hasattr(array, "detach") else ArrayBackend
+        self.backend = kind(array, header, name, self.token)
+        self.backend.is_own = True
         self._latest: ArraySource | None = None
         self._pass = ""
 
@@ -247,12 +282,12 @@ class ArraySource:
     def __reduce__(self) -> tuple[Any, ...]:
         header = self.backend.header
         if self.array.nbytes > INLINE_BYTES:
-            return share_array(self, header, lambda: self.array)
+            return share_array(self, header, lambda: as_array(self.array))
         remember(self)
         # The copy has the present voxels, so later changes must be detected.
         self.backend.note()
         # ``copy`` drops the rest of a larger array of which this is a view.
-        inline = self.array.copy(), header, self.name, self.token
+        inline = as_array(self.array).copy(), header, self.name, self.token
         return arrive, (self.token, ArraySource, *inline)
 
 
@@ -263,13 +298,19 @@ def from_array(
 
     The axes of an image, which has its own affine, are x, y and z.
     """
+    more: Any = {"tensor_dtype": only_in_torch(array), "names_axes": is_image or axes is not None}
+    device = getattr(getattr(array, "device", "cpu"), "type", "cpu")
+    if axes is None and hasattr(array, "detach") and (more["tensor_dtype"] or device != "cpu"):
+        name = f"tensor {tuple(array.shape)} on {device}"
+        tensor: Any = channels_first(readable(array), name)
+        like = np.broadcast_to(as_array(tensor.new_zeros(())), tensor.shape)
+        return ArraySource(tensor, array_header(like, affine, name, **more), name)
     values = as_array(array)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
     if axes is not None:
         values = plain_layout(values.shape, name, axes).fold(values)
     values = channels_first(values, name)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
-    more: Any = {"tensor_dtype": only_in_torch(array), "names_axes": is_image or axes is not None}
     return ArraySource(values, array_header(values, affine, name, **more), name)
 
 
@@ -306,7 +347,8 @@ def select_to_memory(backend: Backend, item: Any, affine: Affine, name: str) -> 
     ranges = index_ranges(item, backend.shape, name)
     channels, region, selection = smallest_box(ranges)
     voxels = read_counted(backend, region, channels)
-    array = voxels.array[selection].copy(order="K")
+    array = voxels.array[selection]
+    array = array if getattr(backend, "is_own", False) else array.copy(order="K")
     if voxels.boolean:
         array = array.view(np.bool_)
     # Matrix from positions in the ranges to indices of the volume.

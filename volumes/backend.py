@@ -248,7 +248,8 @@ class Backend(ABC):
 
     def to_tensor(self) -> torch.Tensor:
         """Return the values of the whole volume."""
-        return self[...]
+        whole = read_counted(self, Region.of_shape(self.shape[1:]))
+        return as_tensor(whole.values(), self.header.tensor_dtype)
 
 
 def read_counted(backend: Backend, region: Region, channels: Channels | None = None) -> Voxels:
@@ -461,13 +462,7 @@ def as_array(values: Any) -> NDArray[Any]:
         raise UnknownFormat(msg, do="Choose their value: array.filled(0), say.")
     if not hasattr(values, "detach"):
         return np.asarray(values)
-    for flag, call in _TO_NUMBERS.items():
-        if getattr(values, flag, False):
-            raise UnknownFormat(f"a tensor with {flag} holds no plain numbers.", do=f"Give {call}.")
-    if str(getattr(values, "layout", "torch.strided")) != "torch.strided":
-        msg = f"a tensor of the layout {values.layout} does not store each voxel."
-        raise UnknownFormat(msg, do="Give tensor.to_dense().")
-    tensor = values.detach().resolve_conj().resolve_neg().cpu()
+    tensor = readable(values).cpu()
     # NumPy lacks these types; float32 or complex64 holds each of their values.
     if only_in_torch(values):
         tensor = tensor.float() if tensor.is_floating_point() else tensor.cfloat()
@@ -477,6 +472,17 @@ def as_array(values: Any) -> NDArray[Any]:
         msg = f"a tensor of {values.dtype} holds no plain numbers."
         do = "Convert it first: tensor.float(), or tensor.dequantize()."
         raise UnknownFormat(msg, do=do) from None
+
+
+def readable(values: Any) -> Any:
+    """Return a tensor without gradient, on its device; refuse packed or quantized numbers."""
+    for flag, call in _TO_NUMBERS.items():
+        if getattr(values, flag, False):
+            raise UnknownFormat(f"a tensor with {flag} holds no plain numbers.", do=f"Give {call}.")
+    if str(getattr(values, "layout", "torch.strided")) != "torch.strided":
+        msg = f"a tensor of the layout {values.layout} does not store each voxel."
+        raise UnknownFormat(msg, do="Give tensor.to_dense().")
+    return values.detach().resolve_conj().resolve_neg()
 
 
 # Attributes and keys of other libraries that hold parts of an affine.

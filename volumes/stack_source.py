@@ -7,7 +7,7 @@ own backend. Resampling goes file by file into the channels of one array.
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -22,10 +22,11 @@ from ..storage.content import content_key
 from ..storage.read_ahead import Closable, joint_ticket
 from .array_source import from_array, is_instance
 from .backend import Backend, Channels, content_of, placed_array, read_counted
+from .formats.zarr_nodes import ZarrSource
 from .header import IDENTITY, Access, Header, affine_entries
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import Session, Source
-from .source import Options
+from .source import LocatedSource, Options
 from .voxels import Voxels
 
 
@@ -352,6 +353,19 @@ class StackedBackend(ComposedBackend):
             begin += count
             if own[0] < own[1]:
                 yield part.probe(), region, own
+
+
+def source_of(thing: Any, options: Options, part: Callable[[Any], Any]) -> Source:
+    """Return the source of a user's object; reads no disk. ``part`` makes volumes of a list."""
+    several = isinstance(thing, (list, tuple))
+    if several and not any(isinstance(item, (list, tuple)) for item in thing):
+        return StackedSource([own for item in thing for own in part(item).parts])
+    if isinstance(thing, (str, os.PathLike)):
+        return LocatedSource(os.fsdecode(thing), options)
+    is_array = is_instance(thing, "zarr", "Array", "Group")
+    if is_array or is_instance(thing, "zarr.abc.store", "Store"):
+        return ZarrSource(thing, options)
+    return source_of_object(thing, options)
 
 
 def source_of_object(thing: Any, options: Options) -> Source:

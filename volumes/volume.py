@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Hashable, Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,18 +18,17 @@ from numpy.typing import ArrayLike, NDArray
 from ..core import Affine, Grid, Region
 from ..core.context import holding
 from ..core.errors import VolumeChanged, VolumeNotFound
-from ..core.validate import MILLIMETRES
-from .array_source import from_array, is_instance, says_label, select_to_memory
+from ..core.validate import MILLIMETRES, as_choice
+from .array_source import from_array, says_label, select_to_memory
 from .axis_map import AxisMap
 from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource
-from .backend import Backend, as_array, as_tensor, check_inside, content_of, needed_of, read_counted
+from .backend import Backend, as_array, check_inside, content_of, needed_of, read_counted
 from .chunks.chunked_array import NeededChunks
-from .formats.zarr_nodes import ZarrSource
 from .header import Access, Header, Shape, Triple, affine_entries, affine_matrix, given_affine
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import OPENING, SESSION, OpenedVersion, Session, Source
 from .source import USUAL_OPTIONS, LocatedSource, Options
-from .stack_source import StackedSource, source_of_object
+from .stack_source import StackedSource, source_of
 from .voxels import Voxels, stored_number
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ class Volume:
     _pass = ""
     _first: OpenedVersion | None = None  # first version in the pass and process
     _session: Session | None = None
+    _to: tuple[Any, ...] = ()  # devices and types of its tensors
 
     def __init__(
         self,
@@ -115,8 +116,7 @@ class Volume:
     ) -> None:
         if kind is None:
             kind = "label" if says_label(source) else "intensity"
-        if kind not in KINDS:
-            raise ValueError(f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}")
+        _ = kind in KINDS or as_choice("kind", kind, KINDS)
         override = None if affine is None else given_affine(as_array(affine), "this volume")
         if isinstance(reader, str):  # manifests hold it
             reader_kwargs["reader"], reader = reader, None
@@ -124,7 +124,15 @@ class Volume:
         is_usual = reader is None and arguments == _USUAL_ARGUMENTS
         options = USUAL_OPTIONS if is_usual else Options(*arguments)
         self.kind, self._affine = kind, override
-        self._source = _source_of(source, options, kind, affine)
+
+        def part(item: Any) -> Volume:
+            if isinstance(item, Volume):
+                return item._of(item._source, kind)
+            return Volume.of_source(source_of(item, options, part), kind, affine)  # type: ignore[arg-type]
+
+        is_place = isinstance(source, (str, os.PathLike))
+        place = LocatedSource(os.fsdecode(source), options) if is_place else None
+        self._source = place or source_of(source, options, part)
         self._renews = True
 
     @classmethod
@@ -185,10 +193,7 @@ class Volume:
 
     @property
     def mapped_parts(self) -> tuple[Volume, ...]:
-        """Parts of a list, each seen through the common axis map; else :attr:`parts`.
-
-        So each part keeps its type. A map of channels applies to all parts together.
-        """
+        """Parts of a list seen through the common axis map, each in its type; else `parts`."""
         source = self._source
         if not isinstance(source, AxisMappedSource):
             return self.parts
@@ -224,7 +229,7 @@ class Volume:
     def _of(self, source: Source, kind: str) -> Volume:
         affine = None if self._affine is None else affine_matrix(self._affine)
         volume = Volume.of_source(source, kind, affine)
-        volume._pass, volume._session = self._pass, self._session
+        volume._pass, volume._session, volume._to = self._pass, self._session, self._to
         return volume
 
     @property
@@ -363,10 +368,7 @@ class Volume:
         return stored_number(header.disk_dtype, header.slope, header.intercept, fill)
 
     def prefetch(self, region: Region) -> Closable | None:
-        """Prefetch the stored bytes for :meth:`read` of the same region.
-
-        They are kept, within a bound, until the ticket is closed. None where that gains nothing.
-        """
+        """Prefetch the bytes for :meth:`read`, until the ticket is closed; None if useless."""
         return None if region.is_empty else self._backend().prefetch(region)
 
     @property
@@ -375,19 +377,15 @@ class Volume:
         return self._backend().looks_ahead
 
     def needed_chunks(self, region: Region) -> NeededChunks | None:
-        """Return the chunks that :meth:`read` of the same region needs; reads no voxel.
-
-        Opens the volume, unless a manifest has its chunks. None for formats without chunks.
-        """
+        """Return the chunks that :meth:`read` needs, or None without chunks; reads no voxel."""
         if self.axis_map is None and hasattr(self._source, "known_header"):
             return needed_of(self.header, region)
         return self._backend().needed_chunks(region)
 
     def fetch(self, region: Region) -> int | None:
-        """Read the stored bytes for :meth:`read` without decoding them, for measurements.
+        """Read the stored bytes for :meth:`read` without decoding; return their number.
 
-        Returns their number: stored bytes of chunks, or bytes of the region for bare voxels.
-        Formats that cannot separate reading from decoding fetch nothing and return None.
+        None for formats that cannot separate reading from decoding.
         """
         backend = self.probe()
         check_inside(region, backend.shape, self.name)
@@ -396,8 +394,7 @@ class Volume:
     def refuse_change(self) -> None:
         """Raise ``VolumeChanged`` where the stored version is not the one that was opened.
 
-        Patches call it after reading their voxels, in any process. A volume of a manifest is
-        compared with the manifest when it is opened.
+        Patches call it after reading their voxels; manifests are compared at opening.
         """
         backend = self._backend()
         version, moment = self._stamp or (backend.version, 0)
@@ -422,8 +419,7 @@ class Volume:
     def opened_anew(self, by: str, *, renews: bool = False) -> Volume:
         """Return the volume for a pass, which reads its header again.
 
-        All processes read one version of it in a pass. Only with ``renews`` the header of a remote
-        store is read again: otherwise its answers show another version.
+        All processes read one version in a pass. Only ``renews`` reads a remote header again.
         """
         renew = getattr(self._source, "opened_anew", None)
         source = self._source if renew is None else renew(by)
@@ -455,7 +451,34 @@ class Volume:
             The index is none of the above.
         """
         whole = self._backend() if self._data is None else self._load()
-        return Volume.of_source(select_to_memory(whole, item, self.affine, self.name), self.kind)
+        source = select_to_memory(whole, item, self.affine, self.name)
+        part = Volume.of_source(source, self.kind)
+        part._to = self._to
+        return part
+
+    @property
+    def dataobj(self) -> Backend:
+        """Open backend, as an array of values: ``volume.dataobj[0, 2:4]`` is a tensor."""
+        return self.probe()
+
+    def to(self, *to: Any) -> Volume:
+        """Return the volume whose tensors get a device, a type or both; nothing is read.
+
+        These are :attr:`data`, that of parts, and the values of :meth:`numpy`. Patches keep the
+        stored type, :attr:`dtype`.
+
+        Examples
+        --------
+        >>> Volume(np.ones((2, 2, 2))).to("cpu")[0, 1].data.device
+        device(type='cpu')
+        """
+        import torch
+
+        reduce(torch.Tensor.to, to, torch.empty(0))  # refuses other arguments now
+        volume = self.__copy__()
+        volume._to = (*self._to, *to)
+        volume._data = None if self._data is None else reduce(torch.Tensor.to, to, self._data)
+        return volume
 
     @property
     def data(self) -> torch.Tensor:
@@ -465,11 +488,12 @@ class Volume:
         made of the stored voxels, do not.
         """
         if self._data is None:
-            self._data = as_tensor(self.numpy(), self.header.tensor_dtype)
+            data = self._backend().to_tensor()
+            self._data = reduce(type(data).to, self._to, data)
         return self._data
 
     def _load(self) -> Backend:
-        backend = from_array(self._data, affine_entries(self.affine, self.name)).backend
+        backend = from_array(self.data, affine_entries(self.affine, self.name)).backend
         backend.name = self.name
         return backend
 
@@ -489,10 +513,7 @@ class Volume:
         return self
 
     def close(self) -> None:
-        """Close the file and its locks in this process; a read opens it again.
-
-        A read in another thread ends first. Workers close their files with their loader.
-        """
+        """Close the file and its locks in this process after other reads; a read opens it again."""
         for part in self.parts:
             source = part.located_source or part._source
             self.session.handles.close_one(source.token, getattr(source, "path", ""))
@@ -511,10 +532,8 @@ class Volume:
 
     def numpy(self) -> NDArray[Any]:
         """Return all values, (C, I, J, K); maybe a read-only view of the file or of ``data``."""
-        whole = Region.of_shape(self.spatial_shape)
-        if self._data is None:
-            return self.read(whole).values()
-        return read_counted(self._load(), whole).values()
+        backend = self._load() if self._to or self.is_loaded else self._backend()
+        return read_counted(backend, Region.of_shape(self.spatial_shape)).values()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         # NumPy 2's rules for ``copy``.
@@ -579,22 +598,3 @@ class Volume:
         lengths = self._header and self.lengths
         facts = "" if self._header is None else f", {self._header.shape} {self.header.dtype}"
         return f"Volume({self.name!r}, {self.kind}{facts}{f', {lengths}' if lengths else ''})"
-
-
-def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
-    """Return the source of a user's object; reads no disk."""
-    several = isinstance(thing, (list, tuple))
-    if several and not any(isinstance(item, (list, tuple)) for item in thing):
-        volumes = [
-            item._of(item._source, kind)
-            if isinstance(item, Volume)
-            else Volume.of_source(_source_of(item, options, kind, affine), kind, affine)
-            for item in thing
-        ]
-        return StackedSource([part for volume in volumes for part in volume.parts])
-    if isinstance(thing, (str, os.PathLike)):
-        return LocatedSource(os.fsdecode(thing), options)
-    is_array = is_instance(thing, "zarr", "Array", "Group")
-    if is_array or is_instance(thing, "zarr.abc.store", "Store"):
-        return ZarrSource(thing, options)
-    return source_of_object(thing, options)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...core.affine3x4 import IDENTITY, Affine3x4
 from ...core.errors import BadHeader
+from ...core.suggest import closest
 from ...core.validate import (
     FieldChecks,
     as_flag,
@@ -24,14 +25,43 @@ from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 from .op import Params, as_probabilities
 
+_LETTERS = ("LR", "PA", "IS")
+"""Against and along x, y, z of the world, which is RAS+."""
+Axis = int | str
+"""An axis of the array, 0 to 2, or one of ``_LETTERS``: that most nearly along x, y or z."""
+_AXES: dict[Any, Axis] = {"i": 0, "j": 1, "k": 2, 0: 0, 1: 1, 2: 2}
+_AXES |= dict.fromkeys(("left", "right", "lr", "rl", "l", "r"), "LR")
+_AXES |= dict.fromkeys(("posterior", "anterior", "pa", "ap", "p", "a"), "PA")
+_AXES |= dict.fromkeys(("inferior", "superior", "is", "si", "s"), "IS")
 
-def _as_different(rule: str, counts: Sequence[int], name: str, value: Any) -> tuple[int, ...]:
+
+def _as_different(rule: str, counts: Sequence[int], name: str, value: Any) -> tuple[Axis, ...]:
     """Return different spatial axes, as many as one of ``counts``; ``rule`` is for errors."""
-    axes = entries_of(value) or (value,)
-    fits = all(is_integer(a) and 0 <= a <= 2 for a in axes) and len(set(axes)) == len(axes)
-    if not fits or len(axes) not in counts:
-        raise ValueError(f"{rule}, got {value!r}")
-    return tuple(map(int, axes))
+    words = [
+        w.lower() if isinstance(w, str) and w != "I" else w for w in entries_of(value) or [value]
+    ]
+    axes = [_AXES.get(w) if isinstance(w, str) or is_integer(w) else None for w in words]
+    if None in axes or len({*axes}) < len(axes) or len(axes) not in counts:
+        names = [word for word in _AXES if isinstance(word, str)]
+        wrong = [
+            w for w, axis in zip(words, axes, strict=True) if axis is None and isinstance(w, str)
+        ]
+        near = (
+            ["i", "inferior"] if "I" in wrong else [n for w in wrong for n in closest(w, names, 0)]
+        )
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise ValueError(f"{rule}, or names as 'i' and 'left', got {value!r}{hint}")
+    if len({type(axis) for axis in axes}) > 1:
+        raise ValueError(f"{name} are all numbers, or all anatomical names, got {value!r}")
+    return tuple(axes)  # type: ignore[arg-type]
+
+
+def axes_on(axes: Any, plan: SpatialPlan) -> tuple[int, ...]:
+    """Return the numbers of checked axes on the present grid of a plan."""
+    if all(isinstance(axis, int) for axis in axes):
+        return tuple(axes)
+    worlds = [_LETTERS[world] for world, _ in directions(plan.affine)]
+    return tuple(map(worlds.index, axes))
 
 
 _FLIPS = partial(_as_different, "flip takes different spatial axes out of 0, 1, 2", (1, 2, 3))
@@ -53,8 +83,9 @@ class Flip(FieldChecks):
     'flip one of the axes 0, 1, 2 (p=0.5)'
     """
 
-    axes: int | Sequence[int] = (0, 1, 2)
-    """Spatial axes 0, 1, 2 of (I, J, K). All three leave the flat axis of 2-D data alone."""
+    axes: Axis | Sequence[Axis] = (0, 1, 2)
+    """Spatial axes 0, 1, 2 of (I, J, K), or their names: ``"i"``, or by the affine ``"left"``. All
+    three numbers leave the flat axis of 2-D data alone."""
     p: float | Sequence[float] = 1.0
     """Probability that an axis flips: one number for each, or one per axis of ``axes``."""
     exactly_one: bool = False
@@ -71,8 +102,8 @@ class Flip(FieldChecks):
             self, p=as_probability if self.exactly_one else partial(as_probabilities, count=count)
         )
 
-    def _chances(self) -> list[tuple[int, float]]:
-        axes: Any = self.axes
+    def _chances(self, plan: SpatialPlan | None = None) -> list[tuple[Any, float]]:
+        axes: Any = self.axes if plan is None else axes_on(self.axes, plan)
         p = self.p if isinstance(self.p, tuple) else (self.p,) * len(axes)
         return list(zip(axes, p, strict=True))
 
@@ -80,13 +111,13 @@ class Flip(FieldChecks):
         random = generator.random(3).tolist()
         flat = flat_axes(plan) if self.axes == (0, 1, 2) else ()
         if self.exactly_one:
-            axes: Any = [axis for axis, _ in self._chances() if axis not in flat]
+            axes: Any = [axis for axis, _ in self._chances(plan) if axis not in flat]
             if not axes:
                 return None
             params = {"axes": [axes[int(random[1] * len(axes))]]}
             return params if random[0] < self._chances()[0][1] else None
         # Each axis has its own number, independent of the other axes in the list.
-        flips = [a for a, chance in self._chances() if random[a] < chance and a not in flat]
+        flips = [a for a, chance in self._chances(plan) if random[a] < chance and a not in flat]
         return {"axes": flips} if flips else None
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
@@ -134,8 +165,8 @@ class Rotate90(FieldChecks):
 
     k: int | Sequence[int] = 1
     """Number of quarter turns, negative for the other way; or (low, high), ends included."""
-    axes: Sequence[int] = (0, 1)
-    """Two different spatial axes out of 0, 1, 2."""
+    axes: Sequence[Axis] = (0, 1)
+    """Two different spatial axes out of 0, 1, 2, or their names, as in ``Flip``."""
     p: float = 1.0
     """Probability that the op acts."""
 
@@ -149,7 +180,7 @@ class Rotate90(FieldChecks):
         if isinstance(k, tuple):
             low, high = k
             k = low + int(generator.random() * (high - low + 1))
-        return {"k": k, "axes": list(self.axes)} if acts else None
+        return {"k": k, "axes": list(axes_on(self.axes, plan))} if acts else None
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         first, second = params["axes"]
@@ -181,15 +212,15 @@ class Transpose(FieldChecks):
     'transpose to axes 2, 1, 0'
     """
 
-    axes: Sequence[int] = (2, 1, 0)
-    """The present axes 0, 1, 2 in their new order."""
+    axes: Sequence[Axis] = (2, 1, 0)
+    """The present axes 0, 1, 2 in their new order, or their names, as in ``Flip``."""
 
     name: ClassVar[str] = "transpose"
     lattice: ClassVar[bool] = True
     checks: ClassVar[Any] = {"axes": _ORDER}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
-        return {"axes": list(self.axes)}
+        return {"axes": list(axes_on(self.axes, plan))}
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         matrix, shape = np.zeros((4, 4)), []
@@ -201,10 +232,6 @@ class Transpose(FieldChecks):
 
     def describe(self) -> str:
         return f"transpose to axes {', '.join(map(str, self.axes))}"
-
-
-_LETTERS = ("LR", "PA", "IS")
-"""Against and along x, y, z of the world, which is RAS+."""
 
 
 def _as_letters(name: str, value: Any) -> str:

@@ -254,8 +254,14 @@ def size_text(size: Any) -> str:
     return "x".join("all" if n is None else str(n) for n in sizes)
 
 
-def size_on(size: Any, plan: SpatialPlan) -> tuple[int, int, int]:
-    """Return a checked size for the grid of a plan: one number leaves flat axes of 2-D data."""
+def size_on(size: Any, plan: SpatialPlan, *, allow_smaller: bool = False) -> tuple[int, int, int]:
+    """Return a checked size for the grid of a plan: one number leaves flat axes of 2-D data.
+
+    With ``allow_smaller`` no axis gets longer than that of the grid.
+    """
+    if allow_smaller:
+        i, j, k = map(min, size_on(size, plan), plan.shape)
+        return (i, j, k)
     if isinstance(size, tuple):
         i, j, k = (n if s is None else s for s, n in zip(size, plan.shape, strict=True))
         return (i, j, k)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import MissingLabel, PatchSizeError
-from ...core.validate import entries_of, is_finite, is_number, or_none
+from ...core.validate import LATER, entries_of, is_finite, is_number, or_none
 from ...intensity.value_op import same_as
 from ..ops.foreground_crop import ByStoredVolume, Selection, stored_volume
-from ..ops.op import Params, centred_start, random_start, size_on, size_text
+from ..ops.op import Params, centred_start, random_start, size_text
 from ..plans.plan import SpatialPlan
 from .patch import GridPatch, PatchOp, UniformRegion, nearest_box, size_in_plane
 from .sampling_mask import (
@@ -56,7 +56,7 @@ class _DrawnPatch(ByStoredVolume, PatchOp):
     checks: ClassVar[Any] = {"size": size_in_plane, "fallback": _as_fallback}
 
     def _anywhere(self, numbers: NDArray[np.float64], plan: SpatialPlan) -> Params:
-        size = size_on(self.size, plan)
+        size = self.size_on(plan)
         start = random_start(numbers[0, :3].tolist(), plan.shape, size)
         return {"start": start, "size": list(size)}
 
@@ -117,6 +117,7 @@ class MaskedPatch(_DrawnPatch):
     """With ``oversample``: whether this patch uses the mask; None draws it."""
     selection: Selection | None = None
     """Makes the mask out of the volume, by a function of the user."""
+    allow_smaller: bool = field(default=False, metadata=LATER)
 
     sometimes_drawn: ClassVar[tuple[str, ...]] = ("class",)
     volume_field: ClassVar[str] = "mask"
@@ -151,7 +152,7 @@ class MaskedPatch(_DrawnPatch):
         cell: Triple | None = None
         if self.min_fraction:
             # A random turn must not need a new mask every time.
-            cell = cell_for(self._across(plan) if plan.is_copy else size_on(self.size, plan))
+            cell = cell_for(self._across(plan) if plan.is_copy else self.size_on(plan))
         classes = self.mask_labels or self.classes
         return sampling_mask(self.mask, plan.source, cell, classes, selection=self.selection)
 
@@ -181,7 +182,7 @@ class MaskedPatch(_DrawnPatch):
         if mask is None:  # an estimate: the place of a patch does not change its cost
             return self._anywhere(numbers, plan)
         self._warn_of_missing(mask)
-        size = size_on(self.size, plan)
+        size = self.size_on(plan)
         present = nearest_box(plan)
         mask = self._with_all(mask, present, plan)
         for index in self._order(mask, present, numbers[0, 0]):
@@ -267,7 +268,7 @@ class MaskedPatch(_DrawnPatch):
 
         def has_share(middles: NDArray[np.int64]) -> NDArray[np.bool_]:
             assert mask.shares is not None
-            size, matrix = size_on(self.size, plan), plan.matrix
+            size, matrix = self.size_on(plan), plan.matrix
             starts = start_about(middles, size, plan)
             one, other = (
                 np.rint(corner @ matrix[:3, :3].T + matrix[:3, 3]).astype(np.int64)
@@ -285,7 +286,7 @@ class MaskedPatch(_DrawnPatch):
 
     def _across(self, plan: SpatialPlan) -> tuple[int, ...]:
         """Return the size along the source axes; approximate for a turned plan."""
-        reach = np.abs(plan.matrix[:3, :3]) @ np.array(size_on(self.size, plan))
+        reach = np.abs(plan.matrix[:3, :3]) @ np.array(self.size_on(plan))
         return tuple(max(1, round(float(n))) for n in reach)
 
     def _nowhere(self, mask: SamplingMask) -> PatchSizeError:
@@ -323,6 +324,7 @@ class WeightedPatch(_DrawnPatch):
     """Where the user wrote it."""
     token: str = ""  # token of the weights: ops with equal weights are equal
     regional: bool = False  # whether the grid is a region drawn for this patch
+    allow_smaller: bool = field(default=False, metadata=LATER)
 
     volume_field: ClassVar[str] = "weights"
     checks: ClassVar[Any] = {"weights": stored_volume}
@@ -341,7 +343,7 @@ class WeightedPatch(_DrawnPatch):
         table = self.table(plan)
         if table is None:  # an estimate: the place of a patch does not change its cost
             return self._anywhere(numbers, plan)
-        size = size_on(self.size, plan)
+        size = self.size_on(plan)
         whole = np.zeros(3, np.int64), np.array(plan.shape) - 1
         for low, high in (self._middles(size, plan), whole):
             middle = draw_middle(table, low, high, numbers, plan, spread=True)

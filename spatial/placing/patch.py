@@ -16,7 +16,7 @@ import numpy as np
 from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import PatchSizeError
-from ...core.validate import FieldChecks, entries_of, is_integer
+from ...core.validate import LATER, FieldChecks, as_flag, entries_of, is_integer
 from ..ops.op import Params, as_triple, centred_start, random_start, size_of, size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
@@ -47,7 +47,13 @@ class PatchOp(FieldChecks):
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
+    size: Any
     origin: CallSite | None
+    allow_smaller: bool = False
+
+    def size_on(self, plan: SpatialPlan) -> tuple[int, int, int]:
+        """Return the size of the patch on the grid of a plan."""
+        return size_on(self.size, plan, allow_smaller=self.allow_smaller)
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         larger = [axis for axis, s in enumerate(params["size"]) if s > plan.shape[axis]]
@@ -74,11 +80,13 @@ class UniformPatch(PatchOp):
     """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
+    allow_smaller: bool = field(default=False, metadata=LATER)
+    """Whether an axis that is shorter than the patch gives a shorter patch."""
 
-    checks: ClassVar[Any] = {"size": size_in_plane}
+    checks: ClassVar[Any] = {"size": size_in_plane, "allow_smaller": as_flag}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
-        size = size_on(self.size, plan)
+        size = size_on(self.size, plan, allow_smaller=self.allow_smaller)
         start = random_start(generator.random(3).tolist(), plan.shape, size)
         return {"start": start, "size": list(size)}
 

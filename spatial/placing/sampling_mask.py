@@ -305,11 +305,12 @@ def sampling_mask(
     # The mask ``Volume`` may have any grid: it is looked up by nearest neighbour, 0 outside.
     # - ``cell``: extent of the cells for shares of patches, None for no shares.
     # - ``classes``: labels, or tuples of labels; ``(EACH,)`` for every label except 0. Empty for
-    #   one class of all voxels that are not 0 in some channel.
+    #   one class of all voxels that are not 0 in some channel. Each of several channels is a class,
+    #   and its values are weights.
     # - ``inside``: the only relevant voxels, by default all; such a mask is not kept on disk.
     # - ``selection``: makes the mask out of the volume.
     #
-    # Raises PatchSizeError for classes of several channels, and for an image without classes.
+    # Raises PatchSizeError for classes that are no channel, and for an image without classes.
     # Nothing is kept then, so every process refuses it.
     key = ("mask", cell, classes, volume.kind)
     within = grid.region if inside is None else inside
@@ -397,7 +398,9 @@ def _weigh(volume: Any, grid: Grid) -> WeightTable:
     return tabulate(grid.shape, parts, MOST_BYTES)
 
 
-def _sound(volume: Any, region: Region, values: NDArray[Any]) -> NDArray[Any]:
+def _sound(
+    volume: Any, region: Region, values: NDArray[Any], argument: str = "weights"
+) -> NDArray[Any]:
     """Return the values; raise if they are no weights."""
     if values.dtype.kind in "bu":
         return values
@@ -406,7 +409,9 @@ def _sound(volume: Any, region: Region, values: NDArray[Any]) -> NDArray[Any]:
         return values
     wrong = np.argwhere(~sound)
     at = tuple(int(a + b) for a, b in zip(wrong[0], region.start, strict=True))
-    msg = f"{volume.name} is given as weights=, and holds {values[tuple(wrong[0])]} at voxel {at} "
+    msg = (
+        f"{volume.name} is given as {argument}=, and holds {values[tuple(wrong[0])]} at voxel {at} "
+    )
     do = "Write 0 where no patch may have its middle; add a number to all if some are below."
     raise PatchSizeError(f"{msg}of the grid: weights are finite numbers from 0.", do=do)
 
@@ -416,24 +421,31 @@ def _build_mask(
 ) -> SamplingMask:
     """Return the mask: one pass over the volume, all classes at once."""
     channels = volume.shape[0]
-    if classes not in ((), (EACH,)) and channels > 1:
-        msg = f"{volume.name} has {channels} channels, and classes need the labels of one."
-        do = "Leave class_weights out: then a voxel is inside where any channel is not 0."
-        raise PatchSizeError(msg, do=do)
-    labels = () if channels > 1 else classes
+    by_channel = channels > 1 and classes not in ((), (EACH,))
+    if by_channel and not {*classes} <= {*range(channels), OTHER}:
+        msg = f"{volume.name} has {channels} channels, each a class, and the classes are {classes}"
+        raise PatchSizeError(msg, do=f"Name channels in class_weights, 0 to {channels - 1}.")
+    labels = classes if by_channel or channels == 1 else ()
     collector = _Classes(labels, grid.shape)
     cells = [-(-n // c) for n, c in zip(grid.shape, cell or (1, 1, 1), strict=True)]
     counts = np.zeros((max(1, len(labels)), *cells) if cell else (0, 0, 0, 0), np.uint32)
-    for region, values in mask_values(volume, grid, cell or (1, 1, 1), inside, classes):
-        one = values[0] if labels else (values != 0).any(axis=0)
+    own = (volume, grid, cell or (1, 1, 1), inside)
+    for region, values in values_on(*own) if by_channel else mask_values(*own, classes):
         part = region.intersect(inside)
-        collector.add(volume, one[part.shift([-first for first in region.start]).slices], part)
+        slices = part.shift([-first for first in region.start]).slices
+        if by_channel:
+            each = [_sound(volume, region, one, "mask") for one in _of_classes(values, classes)]
+            collector.add_weights([one[slices] for one in each], part)
+        else:
+            one = values[0] if labels else (values != 0).any(axis=0)
+            collector.add(volume, one[slices], part)
         if cell is not None:
-            parts = [count_cells(flags, cell) for flags in _flags(values, labels)]
+            split = [one[None] > 0 for one in each] if by_channel else _flags(values, labels)
+            parts = [count_cells(flags, cell) for flags in split]
             # The region begins with a whole cell.
             ends = zip(region.start, region.stop, cell, strict=True)
-            slices = [slice(a // c, -(-b // c)) for a, b, c in ends]
-            counts[(slice(None), *slices)] = np.concatenate(parts)
+            cells_of = [slice(a // c, -(-b // c)) for a, b, c in ends]
+            counts[(slice(None), *cells_of)] = np.concatenate(parts)
     shares = None if cell is None else CellCounts(grid.shape, cell, counts)
     return SamplingMask(collector.labels, collector.tables(), shares)
 
@@ -463,6 +475,13 @@ class _Classes:
             return
         for flags, collector in zip(_flags(label[None], self.labels), self._runs, strict=True):
             collector.add(runs.choose(flags[0]))
+
+    def add_weights(self, weights: Sequence[NDArray[Any]], region: Region) -> None:
+        """Add a weight (i, j, k) of each class for the voxels of a region."""
+        for one, collector in zip(weights, self._runs, strict=True):
+            runs, each = runs_of(one, region, self.shape)
+            own = Runs(runs.start, runs.length, runs.weight * each)
+            collector.add(own.choose(each > 0))
 
     def _add_each(self, volume: Any, runs: Runs, label: NDArray[Any]) -> None:
         there = np.unique(label)
@@ -497,6 +516,13 @@ class _Classes:
             tables[n] = table
             room -= table.nbytes
         return tuple(tables[n] for n in range(len(self._runs)))
+
+
+def _of_classes(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[Any]]:
+    """Yield the channel of each class; for ``OTHER`` the sum of those that are not listed."""
+    others = [n for n in range(len(values)) if n not in classes]
+    for label in classes:
+        yield values[others].sum(axis=0) if label == OTHER else values[label]
 
 
 def _whole(labels: NDArray[Any]) -> NDArray[Any]:

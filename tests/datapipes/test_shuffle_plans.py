@@ -67,8 +67,8 @@ def test_no_patch_is_made_before_its_turn():
     draw = pipe.visits
 
     def counted():
-        for visit in draw():
-            yield lambda n, visit=visit: made.append(n) or visit(n)
+        for count, visit in draw():
+            yield count, lambda n, visit=visit: made.append(n) or visit(n)
 
     pipe.visits = counted
     iterator = iter(pipe.shuffle_plans())

@@ -6,8 +6,10 @@ import torch
 from window_models import network
 
 import voxpipe as vp
+from voxpipe.stitching.stitcher import BLENDS
 
 inferers = pytest.importorskip("monai.inferers")
+compute_importance_map = pytest.importorskip("monai.data.utils").compute_importance_map
 
 SHAPES = [(15, 13, 19), (12, 12, 12), (9, 20, 12), (7, 8, 30)]
 OVERLAPS = [0, 0.25, 0.5, 0.75]
@@ -32,6 +34,39 @@ def test_same_numbers(shape, overlap, blend):
 
     assert found.shape == (3, *shape)
     assert np.abs(found.numpy() - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("sigma_scale", [0.125, 0.5, (0.05, 0.3, 1.5), 0.02])
+def test_its_width_of_weights(sigma_scale):
+    """The weights are those of MONAI's importance map, and so are the results."""
+    patch = (6, 5, 4)
+    array = np.random.default_rng(0).normal(size=(9, 8, 7)).astype(np.float32)
+    inferer = inferers.SlidingWindowInferer(patch, 1, 0.5, "gaussian", sigma_scale)
+    with torch.no_grad():
+        expected = inferer(torch.from_numpy(array)[None, None], network())[0].numpy()
+    weights = compute_importance_map(patch, "gaussian", sigma_scale).numpy()
+
+    own = {"patch": patch, "output": "logits", "sigma_scale": sigma_scale}
+    found = vp.predict(network(), array, **own)
+
+    scales = sigma_scale if isinstance(sigma_scale, tuple) else (sigma_scale,) * 3
+    assert np.allclose(BLENDS["gaussian"](patch, scales), weights, rtol=1e-6, atol=0)
+    assert np.abs(found.numpy() - expected).max() < 1e-5
+    chain = vp.from_cases([{"image": array, "case": "a"}]).open_volume()
+    chain = chain.lazy_patch(patch, sampling="grid", overlap=(3, 3, 2)).batch_patches(1)
+    chain = chain.map(lambda image: network()(image).detach(), "image", "out")
+    own = {"output": "logits", "sigma_scale": sigma_scale}
+    (stitched,) = [one["a"] for one in chain.stitch("out", **own) if one]
+    assert np.abs(stitched.numpy() - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1e-9, "wide", (0.1, 0.2), np.nan])
+def test_a_width_that_cannot_be_is_refused(wrong):
+    """Before the model runs; so is a width of weights that have none."""
+    with pytest.raises(ValueError, match=r"sigma_scale is a number from 0\.001, or three"):
+        vp.predict(network(), np.zeros((4, 4, 4)), patch=2, sigma_scale=wrong)
+    with pytest.raises(ValueError, match="sigma_scale belongs to blend='gaussian'"):
+        vp.predict(network(), np.zeros((4, 4, 4)), patch=2, sigma_scale=0.1, blend="mean")
 
 
 def test_its_own_padding():

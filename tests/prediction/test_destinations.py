@@ -317,7 +317,7 @@ def test_an_opening_that_fails_lets_go(tmp_path, monkeypatch):
     """Locks and temporary folders of it are gone: the next attempt does not wait."""
     from voxpipe.stitching import stitched_volume
 
-    def fails(*_):
+    def fails(*_, **__):
         raise RuntimeError("out of luck")
 
     temporary = tmp_path / "tmp"

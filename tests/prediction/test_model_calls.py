@@ -74,7 +74,7 @@ def test_a_model_may_write_to_what_it_got_and_gave(way, mirror):
     """Each way to mirror gets the window as it is, and the mean is not the model's memory."""
     batch = torch.arange(24.0).reshape(1, 1, 2, 3, 4)
 
-    output, _ = run_model(Reusing(way), batch.clone(), mirror)
+    (output,), _ = run_model(Reusing(way), batch.clone(), mirror)
 
     assert (output == (batch + 1).numpy()).all()
 
@@ -95,7 +95,7 @@ def test_a_model_may_write_to_what_it_got_and_gave(way, mirror):
 )
 def test_whose_memory_an_output_is(model, mirror, is_kept):
     """Another call may write to what the model keeps, and to nothing else."""
-    output, found = run_model(model, torch.ones(1, 1, 2, 3, 4), mirror)
+    (output,), found = run_model(model, torch.ones(1, 1, 2, 3, 4), mirror)
 
     assert output.dtype == "float32"
     assert found == is_kept
@@ -125,7 +125,7 @@ DEEP = outputs(WINDOW, (4, 2, 2), HALF)
 )
 def test_the_output_that_counts(result, head):
     """The only one, the finest of deep supervision, or the one that head= names."""
-    found, _ = run_model(lambda batch: result, torch.ones(1, 1, *WINDOW), (), head)
+    (found,), _ = run_model(lambda batch: result, torch.ones(1, 1, *WINDOW), (), head)
 
     assert found.shape == (1, 2, *WINDOW)
 
@@ -139,8 +139,8 @@ def test_the_output_that_counts(result, head):
         ([*outputs(WINDOW), *outputs(HALF, channels=7)], None, "2 outputs"),
         ((DEEP[0], None), None, "1: a NoneType"),
         ({"features": DEEP[0], "logits": DEEP[0]}, None, "head='features'"),
-        ({"logits": DEEP[0]}, "seg", "outputs 'logits', and head='seg'"),
-        (DEEP, 3, "outputs 0, 1, 2, and head=3"),
+        ({"logits": DEEP[0]}, "seg", "outputs 'logits', and not 'seg'"),
+        (DEEP, 3, "outputs 0, 1, 2, and not 3"),
         (DEEP[0], 0, "Leave head= out"),
         ([], None, "a list"),
     ],

@@ -453,14 +453,15 @@ def test_a_mask_whose_axes_point_elsewhere(flips):
 
 
 def test_channels_are_joined_or_refused():
-    """Inside is where any channel is; labels of several channels are no labels."""
+    """Inside is where any channel is; as a class, a channel of several is its number."""
     both = np.zeros((2, 8, 8, 8), np.uint8)
     both[0, :2], both[1, 6:] = 1, 3
     grid = Grid((8, 8, 8), np.eye(4))
 
     assert sampling_mask(Volume(both), grid, (2, 2, 2), ()).tables[0].voxels == 4 * 64
+    assert sampling_mask(Volume(both), grid, (2, 2, 2), (1,)).tables[0].voxels == 2 * 64
     with pytest.raises(PatchSizeError, match="2 channels"):
-        sampling_mask(Volume(both), grid, (2, 2, 2), (1,))
+        sampling_mask(Volume(both), grid, (2, 2, 2), (2,))
 
 
 MANY = np.arange(20**3).reshape(20, 20, 20)
