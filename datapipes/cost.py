@@ -6,14 +6,15 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
 
 from ..core import Sample
-from ..core.call_site import looking_ahead
-from ..core.errors import VoxpipeError
+from ..core.call_site import looking_ahead, shorten
+from ..core.errors import SampleError, VoxpipeError
 from ..core.native_library import native_level
 from ..graph import (
     NoCut,
@@ -36,7 +37,7 @@ from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native_resampler import available, path
 from ..volumes import Volume
 from ..volumes.catalog.whole_pass import ForegroundRule, has_histogram, has_statistics, known_box
-from ..volumes.scheme import Demand, StoreLayout
+from ..volumes.scheme import AccessHint, Demand, StoreLayout
 from .datapipe import DataPipe
 from .epoch import copy_for_epoch, items_from, may_look_ahead
 from .patch_sampler import PatchSampler
@@ -388,7 +389,7 @@ def measure_access(
 ) -> AccessPattern:
     """Return the access pattern of the next patches of an epoch."""
     # Reads the headers of the first volumes, and no voxel.
-    split = cut(graph)
+    split, hint = cut(graph), _hint_of(graph)
     if isinstance(split, NoCut):
         return AccessPattern(unknown=split.reason)
     if not may_look_ahead(split.planner):
@@ -421,7 +422,7 @@ def measure_access(
             alone = all(len(set(order[first : first + split.group])) == 1 for first in firsts)
             together = turns[-1] if turns and alone else 1
             how = (split.group, together, _comes_after_others(order, together))
-            pattern = _pattern(by_key, planner, *how)
+            pattern = _pattern(by_key, planner, hint, *how)
             unknown = pattern.unknown if not left_out or by_key else "; ".join(left_out.values())
             return replace(pattern, left_out=left_out, unknown=unknown)
     except Exception as error:
@@ -476,6 +477,7 @@ def _length(source: Any, unknown: int = 0) -> int:
 def _demand(
     patches: list[LazyPatch],
     cutting: PatchSampler | None,
+    hint: AccessHint | None,
     items: int,
     together: int,
     is_scattered: bool,
@@ -505,4 +507,16 @@ def _demand(
         draws=1 if uniform is None else uniform.samples_per_volume,
         is_scattered=is_scattered,
         together=together,
+        hint=hint,
     )
+
+
+def _hint_of(graph: Pipe) -> AccessHint | None:
+    """Return the joint hint of all pipes and of the functions that they hold; None without any."""
+    things = [thing for pipe in walk(graph) for thing in (pipe, vars(pipe).get("fn"))]
+    hints = [hint for thing in things if (hint := getattr(thing, "access_hint", None)) is not None]
+    for hint in hints:
+        if not isinstance(hint, AccessHint):
+            msg = f"access_hint is a voxpipe.volumes.AccessHint, got {shorten(hint)}"
+            raise SampleError(msg, do="Write AccessHint(tile=(64, 64, 64)), for instance.")
+    return reduce(AccessHint.join, hints) if hints else None

@@ -102,7 +102,7 @@ class PatchSampler(DataPipe):
         that come in no batch of ``batch_patches()`` draw each whether they are one. A case without
         foreground gives patches anywhere.
     select_fn
-        With ``mask``: a function from the stored voxels (C, I, J, K) to a mask of their shape.
+        A function from the voxels (C, I, J, K) of ``mask`` to a mask of their shape.
         Slope and intercept are applied. It gets the whole volume, once for each content of a file
         and each code of the function: ``mask="image", select_fn=is_tissue``.
     level
@@ -114,8 +114,8 @@ class PatchSampler(DataPipe):
         sum is free. Voxels too near a face have no part, unless no others weigh anything: then the
         patch is moved inward. On an axis with one place for the patch, every voxel counts.
     allow_smaller
-        Whether an axis of a volume that is shorter than the patch gives a shorter patch, as in
-        MONAI. By default the padding rule fills it to ``size``.
+        Whether a volume shorter than the patch gives a shorter patch, as in MONAI. By default the
+        padding rule fills it to ``size``.
     fallback
         With ``mask`` or ``weights``, where they have no such place: ``"error"``, or a patch
         ``"anywhere"``.
@@ -229,7 +229,7 @@ class PatchSampler(DataPipe):
             per_axis = three("overlap", overlap, least=0)
             if isinstance(overlap, int):  # one number leaves axes of one voxel alone
                 i, j, k = (0 if s == 1 else n for s, n in zip(self.size, per_axis, strict=True))
-                per_axis = (i, j, k)
+                per_axis = i, j, k
             self.overlap = per_axis
             self._check()
             self.region = self._region(region, align)
@@ -238,12 +238,10 @@ class PatchSampler(DataPipe):
                 msg += "a visit lie beside each other"
                 raise PatchSizeError(msg, do="Leave one of them out.")
             self._uniform = UniformPatch(self.given_size, self.origin, allow_smaller)
-            options: dict[str, Any] = {"select_fn": select_fn, "level": level}
+            options = {"select_fn": select_fn, "level": level, "oversample": oversample}
             options |= {"min_fraction": min_fraction, "class_weights": class_weights}
-            options["oversample"] = oversample
-            self._template = _template(
-                self.given_size, mask, weights, options, fallback, sampling, self.origin
-            )
+            where = fallback, sampling, self.origin
+            self._template = _template(self.given_size, mask, weights, options, *where)
             if self._template is not None:
                 self._template = replace(self._template, allow_smaller=allow_smaller)
         self.oversample = oversample

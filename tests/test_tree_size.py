@@ -10,8 +10,9 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 # Modules and lines. Bounds only fall: take something out before something is put in. Decision 0041
 # says by how much the tree is larger than it was planned.
 #
-# The last rows of the five designs came with a budget of 1 500 lines of their own, in both parts.
-PARTS = {"engine": (231, 64_113), "extensions": (44, 11_697)}
+# The last rows of the five designs had a budget of 1 500 lines, and took 2 840 in both parts:
+# decision 0043 says which.
+PARTS = {"engine": (232, 65_300), "extensions": (48, 12_657)}
 FOLDERS = 33
 SMALL = 3
 CIRCLES = 0

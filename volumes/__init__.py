@@ -28,6 +28,7 @@ _HOMES = {
     "formats.range_backend": "ByteRange RangeBackend",
     "formats.raw": "RawHeader fastest_first open_raw",
     "formats.stored_file": "FilesBackend Format StoredFile",
+    "scheme": "AccessHint",
     "registry": "BackendRequest custom_backends register_backend resolve_backend "
     "unregister_backend",
 }

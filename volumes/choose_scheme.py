@@ -25,7 +25,7 @@ from ..core.errors import BudgetExceeded
 from ..storage.in_flight import MOST_BYTES as MOST_IN_FLIGHT
 from ..storage.read_ahead import MOST_BYTES as MOST_AHEAD
 from .header import Triple
-from .scheme import STORED_RATIO, Budget, Demand, ReadScheme, StoreLayout
+from .scheme import STORED_RATIO, AccessHint, Budget, Demand, ReadScheme, StoreLayout, size_text
 
 # Part of the time of all cores for decoding: resampling takes about as long.
 DECODING_SHARE = 0.5
@@ -66,6 +66,44 @@ def choose_scheme(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadSc
     >>> choose_scheme(ct, demand, Budget(300 * 2**30, workers=8)).mode
     'resident'
     """
+    scheme = _without_hint(layout, demand, budget)
+    return scheme if demand.hint is None else _agree(scheme, layout, demand.hint, demand, budget)
+
+
+def _agree(
+    scheme: ReadScheme, layout: StoreLayout, hint: AccessHint, demand: Demand, budget: Budget
+) -> ReadScheme:
+    """Return the scheme with the preferences of pipes, as far as store and memory allow."""
+    unit = layout.unit if layout.chunk is not None else (1, 1, 1)
+    of_store = f"the store's unit is {'x'.join(map(str, unit))}"
+    if layout.access != "range":
+        kind = "mapped" if layout.access == "view" else "read from its beginning"
+        return replace(
+            scheme, agreement=f"asked: {hint.words()}; it is {kind}, so nothing is joined"
+        )
+    room = max(0, budget.memory_bytes - scheme.projected_bytes) // budget.processes
+    tile, got, memory = hint.fit(unit, layout.shape), list[str](), dict(scheme.memory)
+    if tile is not None:
+        run = math.prod(tile) * layout.itemsize
+        scheme = replace(scheme, longest_run=max(1, run), gap=min(scheme.gap, run))
+        got.append(f"tiles of {'x'.join(map(str, tile))}")
+    if hint.depth is not None and layout.remote:
+        ahead = min(MOST_AHEAD // budget.sharing, hint.depth * _patch_bytes(layout, demand))
+        more = min(ahead - scheme.ahead_bytes, room)
+        room -= max(0, more)
+        memory[ON_THE_WAY] = memory.get(ON_THE_WAY, 0) + budget.processes * more
+        scheme = replace(scheme, ahead_bytes=scheme.ahead_bytes + more)
+        got.append(f"{scheme.ahead_bytes // max(1, _patch_bytes(layout, demand))} patches ahead")
+    if hint.cache_bytes is not None and layout.chunk is not None:
+        more = max(0, min(min(hint.cache_bytes, layout.data_bytes) - scheme.cache_bytes, room))
+        memory[CHUNK_CACHE] = memory.get(CHUNK_CACHE, 0) + budget.processes * more
+        scheme = replace(scheme, cache_bytes=scheme.cache_bytes + more)
+        got.append(f"{size_text(scheme.cache_bytes)} of chunks")
+    text = f"asked: {hint.words()}; {of_store}; agreed: {', '.join(got) or 'as without it'}"
+    return replace(scheme, memory=memory, agreement=text)
+
+
+def _without_hint(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadScheme:
     memory = fixed_memory(layout, demand, budget)
     room = budget.memory_bytes - sum(memory.values())
     if room < 0:

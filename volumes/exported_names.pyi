@@ -11,5 +11,6 @@ from .formats.range_backend import ByteRange, RangeBackend
 from .formats.raw import RawHeader, fastest_first, open_raw
 from .formats.stored_file import FilesBackend, Format, StoredFile
 from .registry import BackendRequest, custom_backends, register_backend, resolve_backend, unregister_backend
+from .scheme import AccessHint
 
-__all__: list[str] = ['BackendRequest', 'ByteRange', 'Decoder', 'Entry', 'FilesBackend', 'Finding', 'Format', 'Manifest', 'RangeBackend', 'RawHeader', 'Statistics', 'StoredFile', 'cases_without_label', 'catalog_volume', 'convert', 'custom_backends', 'custom_decoders', 'describe_volume', 'fastest_first', 'find_by_folder', 'find_volumes', 'index_cases', 'is_glob', 'is_volume', 'matches_volumes', 'open_raw', 'read_manifest', 'register_backend', 'register_decoder', 'resolve_backend', 'save', 'serve', 'unregister_backend', 'unregister_decoder', 'volume_histogram', 'volume_statistics', 'write_manifest']
+__all__: list[str] = ['AccessHint', 'BackendRequest', 'ByteRange', 'Decoder', 'Entry', 'FilesBackend', 'Finding', 'Format', 'Manifest', 'RangeBackend', 'RawHeader', 'Statistics', 'StoredFile', 'cases_without_label', 'catalog_volume', 'convert', 'custom_backends', 'custom_decoders', 'describe_volume', 'fastest_first', 'find_by_folder', 'find_volumes', 'index_cases', 'is_glob', 'is_volume', 'matches_volumes', 'open_raw', 'read_manifest', 'register_backend', 'register_decoder', 'resolve_backend', 'save', 'serve', 'unregister_backend', 'unregister_decoder', 'volume_histogram', 'volume_statistics', 'write_manifest']

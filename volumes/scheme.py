@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ..core.validate import validate_int
 from ..storage.in_flight import MOST_REQUESTS
 from ..storage.ranges import LOCAL_GAP, LOCAL_RUN, NETWORK_GAP, NETWORK_RUN, REMOTE_GAP, REMOTE_RUN
 from .header import Access, Header, Triple
@@ -130,6 +131,61 @@ class StoreLayout:
 
 
 @dataclass(frozen=True)
+class AccessHint:
+    """Preferences of a pipe for the reads upstream; the store and the budget limit them.
+
+    A pipe states it as an attribute ``access_hint``, a function of ``map()`` too. A hint never
+    changes a patch.
+
+    Examples
+    --------
+    >>> AccessHint(tile=(64, 64, 64), largest=(128, 128, 64)).fit((48, 48, 16), (300, 300, 40))
+    (96, 96, 48)
+    """
+
+    tile: Triple | None = None  # preferred extent of one request, in voxels
+    largest: Triple | None = None  # longest extent of one request
+    depth: int | None = None  # patches whose stored bytes are fetched ahead, per process
+    cache_bytes: int | None = None  # decoded chunks that each process keeps
+
+    def __post_init__(self) -> None:
+        for name in ("tile", "largest"):
+            if (size := getattr(self, name)) is not None:
+                i, j, k = (validate_int(name, n, least=1) for n in size)
+                vars(self)[name] = i, j, k
+        for name in ("depth", "cache_bytes"):
+            if (count := getattr(self, name)) is not None:
+                validate_int(name, count, least=0)
+
+    def fit(self, unit: Triple, shape: Triple) -> Triple | None:
+        """Return the tile in whole units of a store, not above ``largest`` but for one unit."""
+        if self.tile is None and self.largest is None:
+            return None
+        sizes = zip(self.tile or shape, self.largest or shape, unit, shape, strict=True)
+        fits = (min(-(-t // u), max(1, w // u), -(-n // u)) * u for t, w, u, n in sizes)
+        i, j, k = fits
+        return i, j, k
+
+    def join(self, other: AccessHint) -> AccessHint:
+        """Return the hint of two pipes: the smaller tile, the larger depth and cache."""
+        pairs = ((a, b) for a, b in ((self.largest, other.largest), (self.tile, other.tile)))
+        largest, tile = (
+            tuple(map(min, a, b)) if a is not None and b is not None else a or b for a, b in pairs
+        )
+        depth = max((n for n in (self.depth, other.depth) if n is not None), default=None)
+        sizes = (n for n in (self.cache_bytes, other.cache_bytes) if n is not None)
+        return AccessHint(tile, largest, depth, max(sizes, default=None))  # type: ignore[arg-type]
+
+    def words(self) -> str:
+        """Return the preferences in words."""
+        parts = [f"tiles of {'x'.join(map(str, self.tile))}"] if self.tile else []
+        parts += [f"at most {'x'.join(map(str, self.largest))}"] if self.largest else []
+        parts += [] if self.depth is None else [f"{self.depth} patches ahead"]
+        parts += [] if self.cache_bytes is None else [f"{size_text(self.cache_bytes)} of chunks"]
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
 class Demand:
     """Reads that patches need of one key's volumes; measured on plans, without voxels."""
 
@@ -150,6 +206,7 @@ class Demand:
     """Whether patches of a volume come between those of others, or again while its chunks are
     cached. Otherwise its chunks are not needed after the visit."""
     made_bytes: int = 0  # most bytes of a patch's intermediate arrays, where voxels are resampled
+    hint: AccessHint | None = None  # preferences of the pipes
 
 
 @dataclass(frozen=True)
@@ -196,6 +253,7 @@ class ReadScheme:
     amplification: float = 1.0  # decoded voxels per voxel that patches need
     chunks: float = 0.0  # decoded chunks per patch; with ``resident`` the chunks that it touches
     vetoes: tuple[str, ...] = ()  # reasons of the store against other schemes
+    agreement: str = ""  # preferences of the pipes, the store's unit, and the result
     io: str = ""  # how bare voxels of local files are read, and why; empty for chunks and objects
 
     @property
@@ -250,22 +308,23 @@ class ReadScheme:
             once = ", each chunk once" if self.mode == "resident" else ""
             lines.append(
                 f"  reads {self.chunks:.3g} chunks per patch, {self.amplification:.3g} times the "
-                f"voxels needed{once}; ranges up to {_size(self.gap)} apart are one, of at most "
-                f"{_size(self.longest_run)}"
+                f"voxels needed{once}; ranges up to {size_text(self.gap)} apart are one, of at "
+                f"most {size_text(self.longest_run)}"
             )
             lines.append(
                 f"  needs {self.in_flight_requests} request(s) under way, "
-                f"{_size(self.in_flight_bytes)}; keeps {_size(self.cache_bytes)} of chunks in "
-                "each process"
+                f"{size_text(self.in_flight_bytes)}; keeps {size_text(self.cache_bytes)} of chunks "
+                "in each process"
             )
         if self.ahead_bytes:
             lines.append(
-                f"  fetches up to {_size(self.ahead_bytes)} in each process for patches to come"
+                f"  fetches up to {size_text(self.ahead_bytes)} in each process for patches to come"
             )
         if self.io:
             lines.append(f"  file access {self.io}")
-        terms = ", ".join(f"{term} {_size(size)}" for term, size in self.memory.items() if size)
-        lines.append(f"  memory {_size(self.projected_bytes)}" + (f": {terms}" if terms else ""))
+        terms = ", ".join(f"{term} {size_text(n)}" for term, n in self.memory.items() if n)
+        total = size_text(self.projected_bytes)
+        lines.append(f"  memory {total}" + (f": {terms}" if terms else ""))
         if not self.keeps_up:
             lines.append("  slower than wanted: decoding or fetching is expected to limit")
         if self.advice:
@@ -274,6 +333,7 @@ class ReadScheme:
                 "  not automatic: these would be other patches, and a scheme changes no patch; "
                 "arguments of the chain are part of its state"
             )
+        lines += [f"  {self.agreement}"] if self.agreement else []
         lines += [f"  refused by the store: {veto}" for veto in self.vetoes]
         return "\n".join(lines)
 
@@ -293,7 +353,7 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
     """Return bytes in a unit that fits."""
     number, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while number >= 1000 and len(units) > 1:
