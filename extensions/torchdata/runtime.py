@@ -10,13 +10,13 @@ import random
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data import IterDataPipe
 
 from ...adapters.adapter import Adapter
@@ -39,6 +39,7 @@ from ...graph import (
     with_parents,
 )
 from ...graph.rewrite import sweep
+from .daemon_threads import Threads
 
 _AHEAD = 2  # items under way for each thread
 _STOP_SECONDS = 2.0
@@ -113,9 +114,7 @@ class Runtime(Adapter):
             raise GraphError(msg, do="Give the chained name of one of these.").at(origin_of(pipe))
         for each in pipes:
             if not traits_of(each).per_item:
-                msg = (
-                    f"Runtime(at={self.at!r}): {describe(each)} does not take its items one by one"
-                )
+                msg = f"Runtime(at={self.at!r}): {describe(each)} does not take single items"
                 do = "Name a pipe that makes one item of each item, such as map."
                 raise GraphError(msg, do=do).at(origin_of(each))
 
@@ -162,18 +161,20 @@ class RunApart(SameLength):
         """End its threads or processes; a later pass starts others."""
         pool, self._pool = self._pool, None
         if pool is not None:
-            pool.shutdown(cancel_futures=True)
+            pool.stop()
 
     def _start(self) -> Any:
-        """Return the running threads or processes."""
+        """Return the running threads, or processes without answers of an earlier pass."""
         runtime = self._runtime
+        if isinstance(self._pool, _Processes) and self._pool.pending:
+            self.shutdown()
         if self._pool is None:
             if runtime.processes:
                 self._pool = _Processes(runtime.processes, self._work, runtime.cores)
             else:
-                name = "voxpipe-runtime"
-                self._pool = ThreadPoolExecutor(runtime.threads or 1, name, _pin, (runtime.cores,))
-            weakref.finalize(self, self._pool.shutdown, cancel_futures=True)
+                start = {"initializer": _pin, "initargs": (runtime.cores,)}
+                self._pool = Threads(runtime.threads or 1, **start)
+            weakref.finalize(self, self._pool.stop)
         return self._pool
 
     def __iter__(self) -> Iterator[Any]:
@@ -202,16 +203,13 @@ class RunApart(SameLength):
                     after, result = result
                     _set_states(after)
                 elif is_first and not _equal(before, _states()):
-                    msg = (
-                        f"{describe(self._work.member)} draws from a global generator, and threads "
-                    )
+                    msg = f"{describe(self._work.member)} draws from a global generator, and "
+                    msg += "threads would mix the numbers of items"
                     do = "Use processes=, or draw from a generator that the item seeds."
-                    raise GraphError(f"{msg}would mix the numbers of items", do=do).at(self.origin)
+                    raise GraphError(msg, do=do).at(self.origin)
                 is_first = False
                 yield result
         finally:
-            if under_way and runtime.processes:
-                self.shutdown()  # their answers would be those of the next pass
             for future, _ in under_way:
                 future.cancel()
 
@@ -223,7 +221,7 @@ class RunApart(SameLength):
                 raise  # of the work itself
             msg = f"{self.describe()} has not made an item in {ITEM_SECONDS:g} s"
             raise ItemTimeout(msg).at(self.origin) from error
-        except EOFError as error:
+        except _Died as error:
             msg = f"a process of {self.describe()} died"
             raise WorkerDied(msg, do="Look for its reason above, or for one of memory.") from error
 
@@ -236,6 +234,8 @@ class _Processes:
         # Workers are daemons, which may have no children; these end with them all the same.
         vars(multiprocessing.current_process())["_config"].pop("daemon", None)
         self._running: deque[tuple[Any, Any]] = deque()
+        self.pending = 0
+        """Number of items without an answer."""
         for _ in range(count):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, payload, cores), daemon=True)
@@ -245,13 +245,14 @@ class _Processes:
 
     def submit(self, states: Any, item: Any) -> _Answer:
         """Send an item to the process whose turn it is."""
-        _, channel = self._running[0]
+        message, (_, channel) = pickle.dumps((states, item)), self._running[0]
         self._running.rotate(-1)
+        self.pending += 1
         with contextlib.suppress(OSError):  # the answer says that it is dead
-            channel.send_bytes(pickle.dumps((states, item)))
-        return _Answer(channel)
+            channel.send_bytes(message)
+        return _Answer(self, channel)
 
-    def shutdown(self, **_: Any) -> None:
+    def stop(self) -> None:
         """End the processes, also those that are at work."""
         for process, channel in self._running:
             channel.close()
@@ -268,26 +269,32 @@ class _Late(TimeoutError):
     """There is no answer yet."""
 
 
+class _Died(Exception):
+    """The process has ended."""
+
+
 class _Answer:
     """The answer of a process."""
 
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
+    def __init__(self, processes: _Processes, channel: Any) -> None:
+        self._processes, self._channel = processes, channel
 
     def result(self, seconds: float) -> Any:
         """Wait for the answer; raise the error of the process."""
         if not self._channel.poll(seconds):
             raise _Late
         try:
-            answer = pickle.loads(self._channel.recv_bytes())  # noqa: S301  made by our own process
-        except OSError as error:
-            raise EOFError from error
+            message = self._channel.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise _Died from error
+        self._processes.pending -= 1
+        answer = pickle.loads(message)  # noqa: S301  made by our own process
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def cancel(self) -> None:
-        """Do nothing: its process is ended."""
+        """Do nothing: the next pass has other processes."""
 
 
 def _serve(channel: Any, payload: bytes, cores: Sequence[int] | None) -> None:
@@ -331,9 +338,10 @@ class _Work:
     def __call__(self, item: Any) -> Any:
         if self.device is None:
             return self._apply(item)
-        homes = {tensor.device for tensor in _tensors(item)}
+        leaves = tree_leaves({**item} if isinstance(item, Sample) else item)
+        homes = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)}
         result = self._apply(_to_device(item, self.device))
-        return _to_device(result, homes.pop()) if len(homes) == 1 else _to_device(result, "cpu")
+        return _to_device(result, homes.pop() if len(homes) == 1 else "cpu")
 
     def _apply(self, item: Any) -> Any:
         if isinstance(self.member, PerItem):
@@ -342,25 +350,11 @@ class _Work:
         return result
 
 
-def _tensors(thing: Any) -> Iterator[torch.Tensor]:
-    if isinstance(thing, torch.Tensor):
-        yield thing
-    elif isinstance(thing, (Mapping, list, tuple)):
-        for part in thing.values() if isinstance(thing, Mapping) else thing:
-            yield from _tensors(part)
-
-
 def _to_device(thing: Any, device: Any) -> Any:
     """Return an item with its tensors on a device."""
-    if isinstance(thing, torch.Tensor):
-        return thing.to(device)
-    if isinstance(thing, Mapping):
-        items = {key: _to_device(part, device) for key, part in thing.items()}
-        return thing.with_data(**items) if isinstance(thing, Sample) else items
-    if isinstance(thing, (list, tuple)):
-        parts = [_to_device(part, device) for part in thing]
-        return type(thing)(*parts) if hasattr(thing, "_fields") else type(thing)(parts)
-    return thing
+    if isinstance(thing, Sample):
+        return thing.with_data(**_to_device({**thing}, device))
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), thing)
 
 
 # A function draws from the global generators in the state that they had when its item came. Later

@@ -38,6 +38,11 @@ def fail(number):
     return number
 
 
+def end_of_file(number):
+    """Raise an error that a pipe of processes knows, too."""
+    raise EOFError("of the function itself")
+
+
 def end_process(number):
     """End the process as the system would without memory."""
     if number == 2:
@@ -148,6 +153,9 @@ def test_an_abandoned_pass_leaves_nothing():
         break
 
     assert list(pipe) == [3, 4, 5, 6, 7, 8]
+    first = iter(pipe)  # held, and not ended
+    assert next(first) == 3
+    assert list(pipe) == [3, 4, 5, 6, 7, 8]
     pipe.shutdown()
 
 
@@ -157,6 +165,9 @@ def test_a_process_that_dies_is_named():
         list(Runtime("map", processes=1)(IterableWrapper(range(4)).map(end_process)))
     with pytest.raises(Exception, match="pickle"):
         list(Runtime("map", processes=1)(IterableWrapper(range(1)).map(unpicklable)))
+    for setting in SETTINGS[:2]:
+        with pytest.raises(EOFError, match="of the function itself"):
+            list(Runtime("map", **setting)(IterableWrapper(range(1)).map(end_of_file)))
 
 
 def test_explain_shows_it():
@@ -203,5 +214,5 @@ def test_pipes_that_cannot_run_apart():
     pipe = chain(add_one)
     with pytest.raises(GraphError, match=r"names no pipe; there is FromCases, .*map"):
         Runtime("filter", threads=2)(pipe)
-    with pytest.raises(GraphError, match=r"batch_patches\(2\) does not take its items one by one"):
+    with pytest.raises(GraphError, match=r"batch_patches\(2\) does not take single items"):
         Runtime("batch_patches", threads=2)(pipe)
