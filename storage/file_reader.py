@@ -105,8 +105,8 @@ def file_system_kind(path: str, mounts: str) -> str:
     return kind
 
 
-IoMode = Literal["mmap", "pread"]
-IO_MODES = ("auto", "mmap", "pread")  # values of ``io=``
+IoMode = Literal["mmap", "pread", "direct"]
+IO_MODES = ("auto", "mmap", "pread", "direct")  # values of ``io=``
 
 
 @dataclass(frozen=True)
@@ -453,8 +453,11 @@ class FileReader:
     def __init__(self, file: BinaryIO, choice: IoChoice, name: str) -> None:
         self.choice, self.name = choice, name
         self.usual = NETWORK if choice.network else LOCAL
-        self._fd = os.dup(file.fileno())
+        self._fd = self._duplicate(file)
         weakref.finalize(self, os.close, self._fd)
+
+    def _duplicate(self, file: BinaryIO) -> int:
+        return os.dup(file.fileno())
 
     def read(self, box: StoredBox) -> NDArray[np.uint8]:
         """Return the bytes of a box of an array in C order, with the last axis along a row."""
@@ -478,10 +481,10 @@ class FileReader:
         gap, most = coalesce_policy(self.usual)
         return HINTS.tell(self._fd, box.offset, RowBlocks(box, gap=gap, most=most))
 
-    def _fill(self, target: NDArray[np.uint8], start: int) -> None:
-        """Read the bytes of the file from ``start`` on until the target is full."""
-        end = 0
-        while end < target.size:
+    def _fill(self, target: NDArray[np.uint8], start: int, least: int = 0) -> None:
+        """Read the file from ``start`` on until the target, or its ``least`` bytes, are full."""
+        end, least = 0, least or target.size
+        while end < least:
             view, offset = target.data[end:], start + end
             try:
                 count = os.preadv(self._fd, [view], offset)
@@ -493,7 +496,7 @@ class FileReader:
             if not count:
                 raise TruncatedVolume(
                     f"{self.name} became shorter since it was opened: it ends "
-                    f"{target.size - end} bytes before byte {start + target.size}.",
+                    f"{least - end} bytes before byte {start + least}.",
                     do="Do not write into a volume that is read; copy it again.",
                 )
             end += count

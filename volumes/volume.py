@@ -60,8 +60,8 @@ class Volume:
     storage_options
         Options of the fsspec file system, credentials for instance.
     io
-        How bare voxels of local files are read: ``"mmap"``, ``"pread"`` or ``"auto"``, which
-        depends on the file system. The voxels are the same.
+        How bare voxels of local files are read: ``"mmap"``, ``"pread"``, ``"direct"`` (past the
+        page cache) or ``"auto"``, which depends on the file system. The voxels are the same.
     follow
         Limit of references in headers (``ElementDataFile``, files of an OME-TIFF, external and
         virtual data of HDF5) and of links in a zarr folder. ``"same_folder"``: files in that of

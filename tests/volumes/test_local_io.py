@@ -307,7 +307,7 @@ def test_a_network_file_system_is_read_in_longer_runs(tmp_path, monkeypatch):
 
 def test_a_mode_is_refused_where_it_is_written(tmp_path):
     """Not when a worker opens the file."""
-    with pytest.raises(ValueError, match="io is one of 'auto', 'mmap', 'pread', got"):
+    with pytest.raises(ValueError, match="io is one of 'auto', 'mmap', 'pread', 'direct', got"):
         Volume(tmp_path / "a.nii", io="mapped")
 
 
@@ -338,3 +338,27 @@ def test_threads_never_see_an_unknown_kind_of_a_network_disk(tmp_path, monkeypat
     choose()
 
     assert choices == [None, "pread", "pread"]
+
+
+def test_direct_reads_pass_the_page_cache_in_sectors(tmp_path, monkeypatch):
+    """Offsets, sizes and addresses are whole sectors; the voxels are those of a map."""
+    array = np.arange(3 * 50 * 70 * 90, dtype=np.int16).reshape(3, 50, 70, 90)
+    np.save(tmp_path / "a.npy", array)
+    volume, asked = Volume(tmp_path / "a.npy", io="direct"), []
+    if "direct" not in str(volume.layout().io).split(":")[0]:
+        pytest.skip(f"this disk has no direct reads: {volume.layout().io}")
+    real = file_reader.os.preadv
+
+    def spy(fd, buffers, offset):
+        asked.append((offset, len(buffers[0])))
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(file_reader.os, "preadv", spy)
+
+    assert (volume.numpy() == array).all()
+    assert (volume[1, 7:9, :, 3:80].numpy() == array[1:2, 7:9, :, 3:80]).all()
+    assert asked
+    assert not any(offset % 4096 or size % 4096 for offset, size in asked)
+    with pytest.raises(TruncatedVolume):
+        os.truncate(tmp_path / "a.npy", 5000)
+        volume.read(Region((40, 0, 0), (50, 70, 90)))

@@ -38,7 +38,7 @@ def written(folder, frames=FRAMES, counts=(6,), head=b"", tail=b"", offset=b""):
 class TestRawFrames(StoreContract):
     """One file or several, with and without bytes around the frames, by each way of reading."""
 
-    @pytest.fixture(params=["mmap", "pread"])
+    @pytest.fixture(params=["mmap", "pread", "direct"])
     def io(self, request):
         return request.param
 

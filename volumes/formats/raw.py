@@ -22,6 +22,7 @@ from ...core import IO_COUNTERS, Affine, Region
 from ...core.errors import TruncatedVolume
 from ...core.lru_cache import LRUCache
 from ...storage.decompress import BEST_RATIOS, decompress
+from ...storage.direct_reader import DirectReader
 from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.file_reader import HINTS, FileReader, IoChoice, choose_io, file_system_at
 from ...storage.ranges import (
@@ -192,7 +193,9 @@ class LocalRaw(FilesBackend):
                 strides = fields.step, *plane
             self._view = np.ndarray(sizes, self._dtype, buffer, fields.offset, strides)
         else:
-            self._reader = FileReader(file, choice, name)
+            kind = DirectReader if choice.mode == "direct" else FileReader
+            self._reader = kind(file, choice, name)
+            choice = self._reader.choice
         self._choice = choice
 
     def layout(self, volumes: int = 1) -> StoreLayout:
