@@ -190,10 +190,10 @@ def test_one_of_ours_can_be_replaced(tmp_path):
 
 def test_the_page_about_decoders():
     """What the documentation shows is what happens."""
-    page = (ROOT / "docs" / "volumes.md").read_text("utf-8")
+    page = (ROOT / "docs" / "formats.md").read_text("utf-8")
     example = page.partition("## A decoder of your own")[2].partition("```python")[2]
     test = doctest.DocTestParser().get_doctest(
-        example.partition("```")[0], {}, "volumes.md", None, 0
+        example.partition("```")[0], {}, "formats.md", None, 0
     )
 
     assert len(test.examples) > 5
