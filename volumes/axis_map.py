@@ -44,6 +44,7 @@ class AxisRule:
     in_file: bool = True  # whether the file has these sections; else they lengthen the axis
     policy: AxisPolicy = "nearest"  # content of a missing section
     fill: float = 0.0  # value of a missing section after slope and intercept; not for "nearest"
+    sections: int = 0  # length of the mask from which the table was made; 0 for any length
 
     def apply(self, before: Table, name: str) -> Table:
         """Return the table after this rule; ``before`` is that of the rules before."""
@@ -62,6 +63,11 @@ class AxisRule:
 
     def _pick(self, length: int, name: str) -> Table:
         """Return the section of an axis of ``length`` at each virtual index."""
+        if self.table is not None and self.sections not in (0, length):
+            msg = (
+                f"a mask of {self.sections} sections is given for axis {AXES[self.axis]} of {name}"
+            )
+            raise OutOfVolume(f"{msg}, which has {length}.", do="Give one boolean for each.")
         if self.table is not None:
             self._refuse_beyond(max(self.table), length, name)
             return np.array(self.table, np.int64)
@@ -184,13 +190,15 @@ class AxisMap:
         The axis gets the length of the table. Sections may occur twice, in any order, or not at
         all. A table of booleans, one for each section, keeps the true ones.
         """
-        if all(isinstance(entry, (bool, np.bool_)) for entry in table):
-            table = np.flatnonzero(table)
+        is_mask = len(table) > 0 and all(isinstance(entry, (bool, np.bool_)) for entry in table)
+        if is_mask and not any(table):
+            raise ValueError(f"a mask of {len(table)} sections keeps none of them")
+        sections, table = len(table) * is_mask, np.flatnonzero(table) if is_mask else table
         entries = tuple(operator.index(entry) for entry in table)
         if not entries or min(entries) < MISSING:
             msg = f"a table holds sections from 0, or -1, and at least one entry; got {entries}"
             raise ValueError(msg)
-        return cls((_rule(axis, policy, fill, table=entries),))
+        return cls((_rule(axis, policy, fill, table=entries, sections=sections),))
 
     def then(self, other: AxisMap) -> AxisMap:
         """Return this map followed by another, whose indices are virtual indices of this map."""

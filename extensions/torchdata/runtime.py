@@ -22,7 +22,7 @@ from torch.utils.data import IterDataPipe
 from ...adapters.adapter import Adapter
 from ...adapters.timeout import ITEM_SECONDS
 from ...core import Sample
-from ...core.errors import GraphError, ItemTimeout, WorkerDied
+from ...core.errors import GraphError, ItemTimeout, NotPicklable, WorkerDied
 from ...core.validate import validate_int
 from ...datapipes.datapipe import PerItem, SameLength
 from ...graph import (
@@ -49,18 +49,21 @@ class Runtime(Adapter):
     """Run one pipe in threads or processes of its own, on a device, or pinned to cores.
 
     The order of the items and the batches stay the same. The pipe must make one item of each item,
-    and remember nothing in between: a function of ``map``, or an op.
+    and remember nothing in between: a function of ``map``, or an op. As the last pipe of a chain it
+    runs in the process of the loader, on several batches at once. Before other pipes it runs in the
+    workers, on the items of one batch at once.
 
     Parameters
     ----------
     at
         Chained name of the pipes, such as ``"map"``.
     threads
-        Number of its threads, in the process that runs the pipe. They help where the work releases
-        Python's lock. A function that draws from a global generator is refused.
+        Number of its threads. They help where the work releases Python's lock. With two or more, a
+        function that draws from a global generator is refused.
     processes
-        Number of its processes, for each process that runs the pipe. Items travel by pickle. A
-        function draws the same numbers as without them.
+        Number of its processes, for each process that runs the pipe. They start within seconds, as
+        they import torch. Items travel by pickle. A function draws the same numbers as without
+        them, or is refused in the last pipe.
     device
         Device of the tensors that the pipe gets, such as ``"cuda"``. Its results come back to the
         device of the item.
@@ -69,8 +72,12 @@ class Runtime(Adapter):
 
     Raises
     ------
+    ValueError
+        The settings contradict each other, or a core is not there.
     GraphError
-        No pipe has this name, or the pipe is of another kind.
+        No pipe has this name, the pipe is of another kind, or its draws would be mixed.
+    NotPicklable, WorkerDied, ItemTimeout
+        A function cannot be sent to a process, ends it, or takes more than ten minutes.
 
     Examples
     --------
@@ -118,10 +125,20 @@ class Runtime(Adapter):
                 do = "Name a pipe that makes one item of each item, such as map."
                 raise GraphError(msg, do=do).at(origin_of(each))
 
+        # The last pipes run here, several batches at once; others on the items of one batch.
+        ends = {id(each) for each in pipes}
+        later = [each for each in every if not traits_of(each).watches]
+        while later and (id(later[-1]) in ends or traits_of(later[-1]).main_process):
+            later.pop()
+        is_late = iter([all(each is not other for other in later) for each in pipes])
+
         def match(site: Site) -> Any:
             return site.pipe if chained_name(site.pipe) == self.at else None
 
-        return sweep(pipe, (Rule("runtime", match, lambda member: RunApart(member, self)),))
+        def build(member: Pipe) -> Pipe:
+            return RunApart(member, self, here=next(is_late) and self.threads + self.processes > 1)
+
+        return sweep(pipe, (Rule("runtime", match, build),))
 
     def __repr__(self) -> str:
         return f"Runtime({self.at!r}, {self.words()})"
@@ -135,16 +152,17 @@ class Runtime(Adapter):
 class RunApart(SameLength):
     """A pipe per item that runs apart from the others."""
 
-    def __init__(self, pipe: Any, runtime: Runtime) -> None:
+    def __init__(self, pipe: Any, runtime: Runtime, *, here: bool) -> None:
         (parent,) = (each for each in vars(pipe).values() if isinstance(each, IterDataPipe))
         super().__init__(parent)
         self._runtime, self._work = runtime, _Work(pipe, runtime.device)
         vars(self)["origin"] = origin_of(pipe)
         self._pool: Any = None
+        self._pid, self._here, self._is_checked = 0, here, False
 
     @property
     def traits(self) -> Traits:
-        return replace(traits_of(self._work.member), ahead=True)
+        return replace(traits_of(self._work.member), ahead=True, main_process=self._here)
 
     def describe(self) -> str:
         """Return the pipe and where it runs."""
@@ -166,9 +184,12 @@ class RunApart(SameLength):
     def _start(self) -> Any:
         """Return the running threads, or processes without answers of an earlier pass."""
         runtime = self._runtime
+        if self._pool is not None and self._pid != os.getpid():
+            self._pool = None  # of the parent of this fork
         if isinstance(self._pool, _Processes) and self._pool.pending:
             self.shutdown()
         if self._pool is None:
+            self._pid = os.getpid()
             if runtime.processes:
                 self._pool = _Processes(runtime.processes, self._work, runtime.cores)
             else:
@@ -179,39 +200,52 @@ class RunApart(SameLength):
 
     def __iter__(self) -> Iterator[Any]:
         runtime, pool = self._runtime, self._start()
-        most = runtime.processes or _AHEAD * max(1, runtime.threads)
+        # A single thread takes one item after the other, as the pipe would.
+        most = runtime.processes or _AHEAD * runtime.threads * (runtime.threads > 1) or 1
         under_way: deque[tuple[Any, Any]] = deque()
-        items, is_first, is_done = iter(self.parent), True, False
+        items, end = iter(self.parent), None
+        last: Any = None
         try:
             while True:
-                # The first item runs alone: draws of a thread show in the global generators.
-                while not is_done and len(under_way) < (1 if is_first else most):
+                # The very first item runs alone: draws show in the global generators.
+                while end is None and len(under_way) < (most if self._is_checked else 1):
                     try:
                         item = next(items)
-                    except StopIteration:
-                        is_done = True
+                    except Exception as error:  # also the end: raised after earlier results
+                        end = error
                         break
-                    before = _states()
-                    call = (before, item) if runtime.processes else (self._work, item)
-                    under_way.append((pool.submit(*call), before))
+                    last = _states()
+                    call = (last, item) if runtime.processes else (self._work, item)
+                    under_way.append((pool.submit(*call), last))
                 if not under_way:
-                    return
+                    if isinstance(end, StopIteration):
+                        return
+                    raise end  # type: ignore[misc]
                 future, before = under_way[0]
                 result = self._wait(future)
                 under_way.popleft()
                 if runtime.processes:
                     after, result = result
+                    # The next item would begin with these numbers, unless something seeds it.
+                    others = [state for _, state in under_way][:1]
+                    self._refuse_draws(after, before, [before] if self._here else others)
                     _set_states(after)
-                elif is_first and not _equal(before, _states()):
-                    msg = f"{describe(self._work.member)} draws from a global generator, and "
-                    msg += "threads would mix the numbers of items"
-                    do = "Use processes=, or draw from a generator that the item seeds."
-                    raise GraphError(msg, do=do).at(self.origin)
-                is_first = False
+                elif most > 1 or self._here:
+                    self._refuse_draws(_states(), last, [last])
+                self._is_checked = True
                 yield result
+                last = _states()
         finally:
             for future, _ in under_way:
                 future.cancel()
+
+    def _refuse_draws(self, after: Any, before: Any, others: Sequence[Any]) -> None:
+        """Raise if an item has drawn numbers that others would draw, too."""
+        if not _equal(after, before) and any(_equal(before, other) for other in others):
+            msg = f"{describe(self._work.member)} draws from a global generator, and items at once "
+            msg += "would mix their numbers"
+            do = "Draw from a generator that the item seeds, or use processes= before the batch."
+            raise GraphError(msg, do=do).at(self.origin)
 
     def _wait(self, future: Any) -> Any:
         try:
@@ -220,49 +254,62 @@ class RunApart(SameLength):
             if not isinstance(error, _Late) and (isinstance(future, _Answer) or future.done()):
                 raise  # of the work itself
             msg = f"{self.describe()} has not made an item in {ITEM_SECONDS:g} s"
-            raise ItemTimeout(msg).at(self.origin) from error
+            raise ItemTimeout(msg, do="Look for an endless loop.").at(self.origin) from error
         except _Died as error:
             msg = f"a process of {self.describe()} died"
-            raise WorkerDied(msg, do="Look for its reason above, or for one of memory.") from error
+            do = "Look for its reason above; -9 is often a lack of memory."
+            raise WorkerDied(f"{msg}, with exit code {error}", do=do).at(self.origin) from error
 
 
 class _Processes:
     """Processes with one item each, in turn; they end with this process."""
 
     def __init__(self, count: int, work: _Work, cores: Sequence[int] | None) -> None:
-        context, payload = multiprocessing.get_context("forkserver"), pickle.dumps(work)
-        # Workers are daemons, which may have no children; these end with them all the same.
-        vars(multiprocessing.current_process())["_config"].pop("daemon", None)
+        context = multiprocessing.get_context("forkserver")
+        try:
+            payload = pickle.dumps(work)
+        except Exception as error:
+            msg = f"{describe(work.member)} cannot be sent to a process: {error}"
+            raise NotPicklable(msg, do="Define its function at the top of a module.") from error
         self._running: deque[tuple[Any, Any]] = deque()
+        self._pid = os.getpid()
         self.pending = 0
         """Number of items without an answer."""
         for _ in range(count):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, payload, cores), daemon=True)
-            process.start()
+            # Workers are daemons, which may have no children; these end with them all the same.
+            own = vars(multiprocessing.current_process())["_config"]
+            was = own.pop("daemon", None)
+            try:
+                process.start()
+            finally:
+                own.update({} if was is None else {"daemon": was})
             theirs.close()
             self._running.append((process, ours))
 
     def submit(self, states: Any, item: Any) -> _Answer:
         """Send an item to the process whose turn it is."""
-        message, (_, channel) = pickle.dumps((states, item)), self._running[0]
+        message, (process, channel) = pickle.dumps((states, item)), self._running[0]
         self._running.rotate(-1)
         self.pending += 1
         with contextlib.suppress(OSError):  # the answer says that it is dead
             channel.send_bytes(message)
-        return _Answer(self, channel)
+        return _Answer(self, process, channel)
 
     def stop(self) -> None:
         """End the processes, also those that are at work."""
-        for process, channel in self._running:
+        if self._pid != os.getpid():
+            return
+        running, self._running = self._running, deque()
+        for process, channel in running:
             channel.close()
             process.terminate()
-        for process, _channel in self._running:
+        for process, _channel in running:
             process.join(_STOP_SECONDS)
             if process.is_alive():
                 process.kill()
             process.join()
-        self._running.clear()
 
 
 class _Late(TimeoutError):
@@ -276,8 +323,8 @@ class _Died(Exception):
 class _Answer:
     """The answer of a process."""
 
-    def __init__(self, processes: _Processes, channel: Any) -> None:
-        self._processes, self._channel = processes, channel
+    def __init__(self, processes: _Processes, process: Any, channel: Any) -> None:
+        self._processes, self._process, self._channel = processes, process, channel
 
     def result(self, seconds: float) -> Any:
         """Wait for the answer; raise the error of the process."""
@@ -286,7 +333,8 @@ class _Answer:
         try:
             message = self._channel.recv_bytes()
         except (EOFError, OSError) as error:
-            raise _Died from error
+            self._process.join(_STOP_SECONDS)
+            raise _Died(self._process.exitcode) from error
         self._processes.pending -= 1
         answer = pickle.loads(message)  # noqa: S301  made by our own process
         if isinstance(answer, Exception):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 import voxpipe as vp
 from voxpipe.adapters import Runtime
-from voxpipe.core.errors import GraphError, WorkerDied
+from voxpipe.core.errors import GraphError, NotPicklable, WorkerDied
 from voxpipe.datapipes.iter import IterableWrapper
 
 ARRAYS = [np.random.default_rng(n).random((8, 8, 8), dtype=np.float32) for n in range(3)]
@@ -105,9 +106,97 @@ def test_processes_draw_the_same_numbers(workers):
 
 
 def test_threads_refuse_a_function_that_draws():
-    """Threads would mix the numbers of items."""
+    """Threads would mix the numbers of items; a single one takes item after item."""
+    assert images(chain(scale), [Runtime("map", device="cpu")])
     with pytest.raises(GraphError, match=r"map\(scale.*draws from a global generator"):
         images(chain(scale), [Runtime("map", threads=2)])
+
+
+def draw(_):
+    """Return a number of a global generator."""
+    return float(np.random.rand())
+
+
+def draw_later(number):
+    """Draw from the third item on."""
+    return float(np.random.rand()) if number > 1 else 0.0
+
+
+@pytest.mark.parametrize("function", [draw, draw_later])
+@pytest.mark.parametrize("setting", [{"threads": 2}, {"processes": 2}], ids=str)
+def test_items_at_once_share_no_numbers(setting, function):
+    """Without a loader nothing seeds an item, so a function that draws is refused, also later on."""
+    pipe = IterableWrapper(range(8)).map(function)
+    with pytest.raises(GraphError, match="would mix their numbers"):
+        list(Runtime("map", **setting)(pipe))
+    assert len(list(Runtime("map", threads=1)(pipe))) == 8
+
+
+def scale_batch(batch):
+    """Scale a batch by a number of a global generator."""
+    return {**batch, "image": batch["image"] * float(np.random.rand())}
+
+
+@pytest.mark.parametrize("setting", [{"threads": 2}, {"processes": 2}], ids=str)
+def test_draws_of_the_last_pipe_are_refused(setting):
+    """It runs in the loader's process, where its numbers would be others."""
+    pipe = chain(add_one).map(scale_batch)
+    with pytest.raises(GraphError, match="draws from a global generator"):
+        images(pipe, [Runtime("map", **setting)])
+
+
+def test_items_of_a_batch_and_batches_run_at_once():
+    """All threads meet: items of one batch before it, whole batches after it."""
+    meeting = threading.Barrier(2, timeout=30)
+
+    def meet(sample):
+        if not meeting.broken and sample is not None:
+            meeting.wait()
+        return sample
+
+    first = iter([True])
+
+    def meet_after_the_first(thing):
+        return thing if next(first, False) else meet(thing)
+
+    pipe = vp.from_cases([{"image": array} for array in ARRAYS]).open_volume()
+    pipe = pipe.lazy_patch((4, 4, 4), samples_per_volume=3)
+    late = pipe.batch_patches(3).map(meet_after_the_first)
+    assert len(images(late, [Runtime("map", threads=2)])) == 3
+    first = iter([True])
+    early = pipe.realize().map(meet_after_the_first).batch_patches(9)
+    assert len(images(early, [Runtime("map", threads=2)])) == 1
+
+
+class Broken(IterableWrapper):
+    """A source that fails after four items."""
+
+    def __iter__(self):
+        """Yield four numbers."""
+        yield from range(4)
+        raise OSError("the source is gone")
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_an_error_of_the_source_comes_after_earlier_items(setting):
+    """As it would without the adapter."""
+    found = []
+    with pytest.raises(OSError, match="the source is gone"):
+        found += iter(Runtime("map", **setting)(Broken([]).map(fail_never)))
+    assert found == [0, 1, 2, 3]
+
+
+def fail_never(number):
+    """Return a number."""
+    return number
+
+
+def test_a_lambda_is_named():
+    """Processes need a function of a module."""
+    with pytest.warns(UserWarning, match="not supported by pickle"):
+        pipe = IterableWrapper(range(2)).map(lambda number: number)
+    with pytest.raises(NotPicklable, match=r"map\(.*cannot be sent to a process"):
+        list(Runtime("map", processes=1)(pipe))
 
 
 def test_an_op_of_ours():
