@@ -238,7 +238,11 @@ class PatchSampler(DataPipe):
                 msg += "a visit lie beside each other"
                 raise PatchSizeError(msg, do="Leave one of them out.")
             self._uniform = UniformPatch(self.given_size, self.origin, allow_smaller)
-            options = {"select_fn": select_fn, "level": level, "oversample": oversample}
+            options: dict[str, Any] = {
+                "select_fn": select_fn,
+                "level": level,
+                "oversample": oversample,
+            }
             options |= {"min_fraction": min_fraction, "class_weights": class_weights}
             where = fallback, sampling, self.origin
             self._template = _template(self.given_size, mask, weights, options, *where)

@@ -45,6 +45,7 @@ REPRESENTATIVES = (
     "npy, Fortran order, big-endian",
     "nii, complex64",
     "nrrd, list last, gzip",
+    "mhd, a list of planes",
     # The same backend as the one before, but its voxels come out of many files,
     "mhd, a pattern of compressed planes",
     # and out of libraries with threads and state of their own.
@@ -61,6 +62,7 @@ QUICK = frozenset(
         "Analyze of SPM, moved by a .mat",
         "nrrd, big-endian, RAS",
         "nrrd, list last, gzip",
+    "mhd, a list of planes",
         "mha, vectors",
         "mhd, a pattern of compressed planes",
         "vtk",

@@ -125,7 +125,7 @@ def draw_later(number):
 @pytest.mark.parametrize("function", [draw, draw_later])
 @pytest.mark.parametrize("setting", [{"threads": 2}, {"processes": 2}], ids=str)
 def test_items_at_once_share_no_numbers(setting, function):
-    """Without a loader nothing seeds an item, so a function that draws is refused, also later on."""
+    """Without a loader nothing seeds an item: a function that draws is refused, also later on."""
     pipe = IterableWrapper(range(8)).map(function)
     with pytest.raises(GraphError, match="would mix their numbers"):
         list(Runtime("map", **setting)(pipe))
