@@ -144,20 +144,19 @@ class ItemCache(SameLength, form="cache_items"):
         self.once = WarnOnce()
 
     @property
-    def kept_pipes(self) -> tuple[Pipe, ...]:
-        """The kept pipes, in their order."""
+    def inner_pipes(self) -> tuple[Pipe, ...]:
         return tuple(walk(self.part[0][0]))[1:]
 
     @property
     def traits(self) -> Traits:
-        every = [traits_of(pipe) for pipe in self.kept_pipes]
+        every = [traits_of(pipe) for pipe in self.inner_pipes]
         code = self.key_fn is not None or any(one.runs_user_code for one in every)
         opens, voxels = (any(getattr(one, n) for one in every) for n in ("opens", "voxels"))
         return Traits(per_item=True, voxels=voxels, opens=opens, runs_user_code=code)
 
     def describe(self) -> str:
         """Return the kept pipes and this one, as the user wrote them."""
-        return ".".join([*map(describe, self.kept_pipes), self.origin.call])
+        return ".".join([*map(describe, self.inner_pipes), self.origin.call])
 
     def settings(self) -> Any:
         """Return the kept pipes; where their results are changes no batch."""
