@@ -381,6 +381,11 @@ class DataPipe(PipeBase, _Pipe):
         return self._arguments
 
     @property
+    def inner_pipes(self) -> tuple[Pipe, ...]:
+        """The pipes that run inside this one, in their order: code of the chain calls them, too."""
+        return ()
+
+    @property
     def is_drawn(self) -> bool:
         """Whether its work on a sample is drawn, and so differs in each epoch."""
         if not self.stream_names:

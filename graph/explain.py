@@ -87,7 +87,7 @@ def chain_code(sink: Pipe) -> str:
         first = parents[0] if is_form else None
         others = [name_of(number) for number in parents if number != first]
         before = [] if first is None else [name_of(first)] if readers[first] > 1 else chains[first]
-        inner = [code.call(one, [], is_form=True) for one in getattr(pipe, "kept_pipes", ())]
+        inner = [code.call(one, [], is_form=True) for one in getattr(pipe, "inner_pipes", ())]
         chains.append([*before, *inner, code.call(pipe, others, is_form=is_form)])
     statements.append(_assignment("pipe", chains[-1]))
     return "\n".join([*code.header(), *statements])

@@ -331,6 +331,9 @@ class _Behaviour:
             self._add_all((value.__qualname__, owner))
             return
         self.add(type(value))
+        if type(value) is functools.partial:  # its state has None for attributes before vars()
+            self._add_all((value.func, value.args, value.keywords, vars(value)))
+            return
         reduce = copyreg.dispatch_table.get(type(value))  # of ufuncs, for instance
         state = value.__reduce_ex__(4) if reduce is None else reduce(value)
         if isinstance(state, str):  # a name in its module

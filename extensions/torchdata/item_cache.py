@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from ...core.call_site import WarnOnce
 from ...core.errors import CacheUnused, GraphError, MissingDependency, StoreUnavailable, StreamError
@@ -38,20 +39,11 @@ from .item_stores import REDIS, open_store
 
 # Seconds without requests to a store that failed.
 _PAUSE = 30.0
-# Stores by process, and ends of pauses by method: not in attributes, where functions' generators
-# are looked for.
+# Stores by process, whose forked children open their own, and ends of pauses by method. Attributes
+# are searched for generators of functions.
 _STATES: WeakKeyDictionary[ItemCache, dict[Any, Any]] = WeakKeyDictionary()
 # Attributes that say where a pipe was written, and how far it is.
 _PLACE = {*vars(IterDataPipe), "origin", "_arguments"}
-
-
-class _Feed(IterDataPipe[Any]):
-    """Yields one item to the kept pipes."""
-
-    item: Any = None
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self.item
 
 
 class ItemCache(SameLength, form="cache_items"):
@@ -127,7 +119,7 @@ class ItemCache(SameLength, form="cache_items"):
             if self.store.startswith(REDIS) and find_spec("redis") is None:
                 msg = f"{public_name(self.store)} needs the package redis."
                 raise MissingDependency(msg, do="pip install voxpipe[redis]")
-            self.chain = _version_of(pipes, version)
+            _version_of(pipes, version)
         if not (ttl > 0 and 0 < timeout < float("inf")):
             raise ValueError(f"ttl and timeout are seconds above 0, got {ttl} and {timeout}")
         most = cache_budget() if store_bytes is None else store_bytes
@@ -135,49 +127,57 @@ class ItemCache(SameLength, form="cache_items"):
         self.version, self.key_fn, self.ttl, self.timeout = version, key_fn, ttl, timeout
         self.on_error = as_choice("on_error", on_error, ("warn", "raise"))
         self.storage_options = RedactedDict(storage_options or {})
-        end: Any = _Feed()
+        end: Any = IterableWrapper([], deepcopy=False)
         for pipe in pipes:
             end = with_parents(pipe, [end])
         self.part = ((end,),)  # in two tuples, which hold no parent
         # The search for generators and values of functions does not enter pipes.
         self.contents = [_settings(pipe) for pipe in pipes]
         self.once = WarnOnce()
+        self.digest, self.has_epochs = "", False  # of code and settings, by pass or epoch
 
     @property
-    def kept_pipes(self) -> tuple[Pipe, ...]:
-        """The kept pipes, in their order."""
+    def inner_pipes(self) -> tuple[Pipe, ...]:
         return tuple(walk(self.part[0][0]))[1:]
 
     @property
     def traits(self) -> Traits:
-        every = [traits_of(pipe) for pipe in self.kept_pipes]
+        every = [traits_of(pipe) for pipe in self.inner_pipes]
         code = self.key_fn is not None or any(one.runs_user_code for one in every)
         opens, voxels = (any(getattr(one, n) for one in every) for n in ("opens", "voxels"))
         return Traits(per_item=True, voxels=voxels, opens=opens, runs_user_code=code)
 
     def describe(self) -> str:
         """Return the kept pipes and this one, as the user wrote them."""
-        return ".".join([*map(describe, self.kept_pipes), self.origin.call])
+        return ".".join([*map(describe, self.inner_pipes), self.origin.call])
 
     def settings(self) -> Any:
         """Return the kept pipes; where their results are changes no batch."""
         return fingerprint(self.part[0][0])
 
+    def set_epoch(self, epoch: int) -> None:
+        """Digest code and settings anew; a loader makes each batch of an epoch by one pass."""
+        self.digest, self.has_epochs = "", True
+
     def __iter__(self) -> Iterator[Any]:
-        feed, part = _Feed(), self.part[0][0]
-        part = rebuild(part, lambda old, here: feed if isinstance(old, _Feed) else here)
+        feed: Any = IterableWrapper([], deepcopy=False)
+        part = rebuild(self.part[0][0], lambda old, here: here if parents_of(old) else feed)
+        if not (self.has_epochs and self.digest):
+            with locate_errors(self):
+                self.digest = _version_of(self.inner_pipes, self.version)
+        versions = (self.digest, self.version)
         for item in self.parent:
             with locate_errors(self, item):
                 plain = item if self.key_fn is None else self.key_fn(item)
-                key = key_of(plain, (self.chain, self.version))
+                key = key_of(plain, versions)
                 results = self._load(key, item)
             if not results:
-                feed.item = item
+                feed.iterable = [item]
                 results = list(part)
                 with locate_errors(self, item):
                     for result in results:
                         self._save(key, encode(result, key, item))
-            feed.item = None
+            feed.iterable = []
             yield from results
 
     def _load(self, key: str, item: Any) -> list[Any]:
@@ -197,15 +197,13 @@ class ItemCache(SameLength, form="cache_items"):
 
     def _call(self, method: str, *args: Any) -> Any:
         """Return the answer of the store; None while it fails."""
-        # By process: connections of the parent stay open in a forked child, and are not used.
         state = _STATES.setdefault(self, {})
         if time.monotonic() < state.get(method, 0.0):
             return None
         try:
-            if (store := state.get(os.getpid())) is None:
-                store = open_store(self.store, self.storage_options, self.timeout)
-                state[os.getpid()] = store
-            return getattr(store, method)(*args)
+            if (pid := os.getpid()) not in state:
+                state[pid] = open_store(self.store, self.storage_options, self.timeout)
+            return getattr(state[pid], method)(*args)
         except Exception as error:  # of any client
             state[method] = time.monotonic() + _PAUSE
             why = Secrets(self.storage_options, self.store).describe(error)
@@ -238,7 +236,7 @@ def _settings(pipe: Any) -> Any:
     return {k: v for k, v in vars(pipe).items() if k not in _PLACE and not is_pipe(v)}
 
 
-def _version_of(pipes: list[Pipe], version: str | int) -> str:
+def _version_of(pipes: Sequence[Pipe], version: str | int) -> str:
     """Return a digest of the code and settings of pipes; of names where code does not suffice."""
     each = [(type(pipe), _settings(pipe)) for pipe in pipes]
     if digest := behaviour_digest(*each):

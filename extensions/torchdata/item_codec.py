@@ -33,7 +33,7 @@ _OF_KEY = Sample({})  # in the place of the source, to encode a key
 
 def _encode(value: Any, buffers: list[Any], source: Sample, place: str = "the item") -> Any:
     """Return ``value``, made from ``source``, as JSON, and append the bytes of its arrays."""
-    kind: Any = type(value)
+    kind, is_key = type(value), source is _OF_KEY
     if kind in _PLAIN:
         return value
     if kind in (list, tuple):
@@ -43,14 +43,16 @@ def _encode(value: Any, buffers: list[Any], source: Sample, place: str = "the it
         keys = (_encode(key, buffers, source, place) for key in value)
         parts = (_encode(v, buffers, source, f"{place}[{k!r}]") for k, v in value.items())
         return ["dict", *([key, part] for key, part in zip(keys, parts, strict=True))]
-    if kind is Sample and (source is _OF_KEY or _is_from(value, source)):
+    if kind is Sample and (is_key or _is_from(value, source)):
         data = _encode({**value}, buffers, source, place)
-        return ["sample", data, value.case, value.identity, [*value.patches]]
-    if source is _OF_KEY and isinstance(value, LazyPatch):
+        # A function may use the spacing of patches, which count in a key.
+        patches = _encode(value.patches, buffers, source, place) if is_key else [*value.patches]
+        return ["sample", data, value.case, value.identity, patches]
+    if is_key and isinstance(value, LazyPatch):
         return ["patch", digest_of_made(SimpleNamespace(patch=value, soft=0, is_tiled=0))]
     if (content := _content_of(value)) is None:
         do = "Turn it into arrays, texts and numbers, or put cache_items() before the pipe of it."
-        do = "Give key_fn=, which makes plain values of the item." if source is _OF_KEY else do
+        do = "Give key_fn=, which makes plain values of the item." if is_key else do
         why = "of another sample" if kind is Sample else "which has no safe form"
         raise SampleError(f"{place} is a {kind.__name__}, {why}", do=do)
     tag, buffer, *layout = content
@@ -67,9 +69,8 @@ def _content_of(value: Any) -> tuple[Any, ...] | None:
             return None
         flat = value.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
         return "tensor", flat.numpy().tobytes(), str(value.dtype), value.shape
-    is_array = type(value) is np.ndarray
-    if (is_array or isinstance(value, np.generic)) and value.dtype.kind in _KINDS:
-        tag = "array" if is_array else "number"
+    if (type(value) is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in _KINDS:
+        tag = "number" if isinstance(value, np.generic) else "array"
         return tag, value.tobytes(), value.dtype.str, value.shape
     return None
 
@@ -111,9 +112,8 @@ def decode(entry: bytes, key: str, source: Any, ttl: float) -> list[Any]:
             raise ValueError("it belongs to another item")
         if time.time() - head["time"] > ttl:
             return []
-        return [
-            _decode(head["item"], content, source if isinstance(source, Sample) else Sample({}))
-        ]
+        source = source if isinstance(source, Sample) else Sample({})
+        return [_decode(head["item"], content, source)]
     except Exception as error:  # another user may have written anything
         raise StreamError(f"entry {key} is damaged: {error}.", do="It is made again.") from None
 

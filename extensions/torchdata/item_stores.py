@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from ...storage.disk_cache import make_directory
 from ...storage.fsspec_ranges import file_system_of
 from ...storage.location import is_url
 
 REDIS = ("redis://", "rediss://", "unix://")
-_SUFFIX = ".item"
+# Files of this store; any other file in its folder is the user's.
+_OWN = re.compile(r"(^|/)[0-9a-f]{32}\.item(\.[0-9a-f]+\.part)?$")
 # A store is listed, to make room, when this part of its bound was written.
 _PART = 16
 # Set a key, and remove the oldest keys beyond the bound. Sizes are kept apart, because the server
@@ -38,14 +40,11 @@ end
 
 class _Redis:
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
-        from redis import ConnectionError as NoConnection
-        from redis import Redis
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
+        from redis import Redis, backoff, exceptions, retry
 
         # One more attempt: a server that was started again has closed the connection.
-        retry = Retry(NoBackoff(), 1, (NoConnection,))
-        limits = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "retry": retry}
+        again = retry.Retry(backoff.NoBackoff(), 1, (exceptions.ConnectionError,))
+        limits = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "retry": again}
         self._client = Redis.from_url(url, **{**limits, **options})
 
     def get(self, key: str) -> Any:
@@ -74,16 +73,17 @@ class _Files:
 
     def get(self, key: str) -> Any:
         with suppress(FileNotFoundError):
-            return self._call("cat_file", f"{self._root}/{key}{_SUFFIX}")
+            return self._call("cat_file", f"{self._root}/{key}.item")
         return None
 
     def put(self, key: str, entry: bytes, most: int, ttl: float) -> None:
-        path = f"{self._root}/{key}{_SUFFIX}"
+        path = f"{self._root}/{key}.item"
         # Objects appear whole; files by a rename.
-        part = path if self._system.async_impl else f"{path}.{os.getpid()}.part"
+        part = path if self._system.async_impl else f"{path}.{uuid4().hex}.part"
         self._call("pipe_file", part, entry)
         if part != path:
-            self._system.mv(part, path)
+            with suppress(FileNotFoundError):  # another process made room
+                self._system.mv(part, path)
         self._new += len(entry)
         if self._new * _PART >= most:
             self._new = 0
@@ -91,8 +91,8 @@ class _Files:
 
     def _make_room(self, most: int) -> None:
         self._system.invalidate_cache()
-        listing = self._call("find", self._root, detail=True).items()
-        entries = sorted((_time_of(info), name, info["size"]) for name, info in listing)
+        own = [one for one in self._call("ls", self._root, detail=True) if _OWN.search(one["name"])]
+        entries = sorted((_time_of(one), one["name"], one["size"]) for one in own)
         total = sum(size for *_, size in entries)
         for _, name, size in entries:
             if total <= most:

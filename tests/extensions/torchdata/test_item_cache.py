@@ -4,15 +4,19 @@ import collections
 import functools
 import itertools
 import json
+import operator
 import os
 import pathlib
 import pickle
+import sys
 
 import fsspec
 import nibabel
 import numpy as np
 import pytest
+import SimpleITK
 import torch
+from fsspec.implementations.local import LocalFileSystem
 from redis_server import RedisServer, need_redis
 from s3_server import S3Server
 from torch.utils.data.datapipes.iter import IterableWrapper
@@ -25,6 +29,8 @@ from voxpipe.core.errors import (
     StoreUnavailable,
     StreamError,
 )
+from voxpipe.datapipes.datapipe import DataPipe
+from voxpipe.graph import walk
 
 pytestmark = pytest.mark.usefixtures("started_clients")
 
@@ -129,6 +135,56 @@ def test_the_oldest_item_leaves_a_folder_first(log, tmp_path):
     list(large_items(log, [3], store=tmp_path, store_bytes=3500))
 
     assert sorted(map(read_number, tmp_path.glob("*.item"))) == [0, 1, 3]
+
+
+FOREIGN = ["thesis.nii", "notes.item", f"{'a' * 31}.item", f"below/{'a' * 32}.item"]
+
+
+@pytest.mark.parametrize("store", ["folder", "file", "memory", "s3"], indirect=True)
+def test_other_files_of_a_folder_stay(log, store):
+    """They are older and larger than the bound; a rest of a killed process is removed."""
+    system, root = fsspec.url_to_fs(str(store["store"]), **store.get("storage_options", {}))
+    rest = f"{'a' * 32}.item.77.part"
+    system.makedirs(f"{root}/below", exist_ok=True)
+    for name in (*FOREIGN, rest):
+        system.pipe_file(f"{root}/{name}", bytes(4000))
+
+    list(large_items(log, range(6), store_bytes=3500, **store))
+
+    system.invalidate_cache()
+    assert [system.exists(f"{root}/{name}") for name in FOREIGN] == [True] * 4
+    assert not system.exists(f"{root}/{rest}")
+    assert 2 <= len(system.glob(f"{root}/{'[0-9a-f]' * 32}.item")) <= 3
+
+
+def test_two_writers_of_an_item_do_not_meet(log, tmp_path, monkeypatch):
+    """Threads, or containers with equal process ids: one writes while the other renames."""
+    move, others = LocalFileSystem.mv, [chain(log, tmp_path / "kept", [1])]
+
+    def move_after_the_other(*args):
+        if others:
+            assert numbers_of(others.pop()) == [1]
+        move(*args)
+
+    monkeypatch.setattr(LocalFileSystem, "mv", move_after_the_other)
+    for _ in range(2):
+        assert numbers_of(chain(log, tmp_path / "kept", [1])) == [1]
+    assert made(log) == ["1", "1"]
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
+def test_a_file_that_vanishes_before_its_rename_costs_one_item(log, tmp_path, monkeypatch):
+    """Another process made room. The store is used on, without a warning."""
+    move, removals = LocalFileSystem.mv, [os.remove]
+
+    def move_too_late(system, part, path):
+        if removals:
+            removals.pop()(part)
+        move(system, part, path)
+
+    monkeypatch.setattr(LocalFileSystem, "mv", move_too_late)
+    assert numbers_of(list(chain(log, tmp_path / "kept"))) == [0, 1, 2, 3]
+    assert len(entry_files(tmp_path / "kept")) == 3
 
 
 def read_number(path):
@@ -295,6 +351,74 @@ def test_another_code_misses_without_a_version(tmp_path):
     assert results(functools.partial(pow, 3)) == [3, 9]
 
 
+FACTOR = 1
+
+
+def times_factor(number):
+    return number * FACTOR
+
+
+class Times:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, number):
+        return number * self.factor[0]
+
+
+THIS_MODULE = sys.modules[__name__]
+ARRAY, OBJECT = np.ones((), np.int64), Times([1])
+CHANGED = {  # a function, and where its factor is
+    "global": (times_factor, lambda new: setattr(THIS_MODULE, "FACTOR", new)),
+    "attribute": (OBJECT, lambda new: setattr(OBJECT, "factor", [new])),
+    "method": (OBJECT.__call__, lambda new: OBJECT.factor.__setitem__(0, new)),
+    "array": (functools.partial(operator.mul, ARRAY), lambda new: ARRAY.__setitem__((), new)),
+}
+
+
+@pytest.mark.parametrize("version", ["", 1])
+@pytest.mark.parametrize(("function", "set_factor"), CHANGED.values(), ids=list(CHANGED))
+def test_a_change_between_two_passes_of_a_pipe_misses(function, set_factor, version, tmp_path):
+    """Also where a loader has gone through the pipe before, and if it is changed back."""
+    pipe = IterableWrapper([1, 2]).header(2).map(function).cache_items(tmp_path, version=version)
+    try:
+        for factor in (1, 2, 1):
+            set_factor(factor)
+            assert [int(item) for item in pipe] == [factor, 2 * factor]
+            with vp.DataLoader2(pipe.shuffle()) as loader:
+                assert sorted(int(item) for item in loader) == [factor, 2 * factor]
+    finally:
+        set_factor(1)
+    assert len(entry_files(tmp_path)) == 4
+
+
+@pytest.mark.parametrize("service", ["this process", "threads", "fork"])
+def test_a_change_between_two_epochs_misses(service, tmp_path, monkeypatch):
+    """Of one loader, and of the next one."""
+    pipe = IterableWrapper([1, 2, 3, 4]).map(times_factor).cache_items(tmp_path).batch(2)
+
+    def results(loader):
+        return [int(item) for batch in loader for item in batch]
+
+    with vp.DataLoader2(pipe, reading_service=SERVICES[service]()) as loader:
+        assert results(loader) == [1, 2, 3, 4]
+        monkeypatch.setattr(THIS_MODULE, "FACTOR", 2)
+        assert results(loader) == [2, 4, 6, 8]
+    with vp.DataLoader2(pipe, reading_service=SERVICES[service]()) as loader:
+        assert results(loader) == results(loader) == [2, 4, 6, 8]
+    assert len(entry_files(tmp_path)) == 8
+
+
+def test_code_that_shows_its_results_no_longer(tmp_path, monkeypatch):
+    """The next pass is refused, as the construction would be."""
+    pipe = IterableWrapper([1, 2]).map(times_factor).cache_items(tmp_path)
+    list(pipe)
+    monkeypatch.setattr(THIS_MODULE, "FACTOR", open)
+
+    with pytest.raises(GraphError, match=r"does not show its results(.|\n)*version=1"):
+        list(pipe)
+
+
 def test_code_that_does_not_show_its_results_needs_a_version(log, tmp_path):
     """It reads a file; a lambda has no name to know it by."""
     source = IterableWrapper([str(log)]).header(1)
@@ -361,6 +485,23 @@ def test_a_graph_shows_what_is_kept(tmp_path):
     assert "map(plus" in vp.explain(pipe)
     assert ".cache_items('kept')" in vp.explain(pipe)
     assert ".map(plus)\n    .cache_items('kept')" in str(pipe.datapipe)
+
+
+class TwoInside(DataPipe):
+    """A pipe of another package, with two pipes inside it."""
+
+    @property
+    def inner_pipes(self):
+        return tuple(walk(IterableWrapper([]).map(plus).batch(2)))[1:]
+
+    def __iter__(self):
+        yield from self.parent
+
+
+def test_code_of_a_graph_has_the_inner_pipes_of_any_class():
+    """By a property of `DataPipe`, which has none by default."""
+    assert IterableWrapper([1]).map(plus).cache_items(version=1).realize().inner_pipes == ()
+    assert ".map(plus)\n    .batch(2)" in str(TwoInside(IterableWrapper(range(4))))
 
 
 def patches(paths, kept=lambda pipe: pipe):
@@ -441,6 +582,36 @@ def test_a_changed_file_has_other_patches(scans, tmp_path):
     assert not torch.equal(before[0][0], after[0][0])
     assert after[0][0].unique().tolist() == [7]
     assert torch.equal(before[1][0], after[1][0])
+
+
+def millilitres(sample):
+    """Return the volume of the voxels above 0."""
+    voxel = abs(np.linalg.det(sample.patches["image"].affine[:3, :3]))
+    return float((sample["image"] > 0).sum() * voxel / 1000)
+
+
+@pytest.mark.parametrize("service", ["this process", "threads"])
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "a.mha", "array"])
+def test_a_function_of_the_spacing_sees_another_header(name, service, tmp_path):
+    """The voxels are the same; a key counts the plan of the patch of each realized array."""
+    array, path = np.ones((10, 10, 10), np.int16), tmp_path / name
+
+    def results(spacing):
+        affine = np.diag([spacing, 1.0, 1.0, 1.0])
+        if name.endswith("mha"):
+            file = SimpleITK.GetImageFromArray(array)
+            file.SetSpacing([spacing, 1.0, 1.0])
+            SimpleITK.WriteImage(file, str(path))
+        elif name != "array":
+            nibabel.save(nibabel.Nifti1Image(array, affine), path)
+        cases = vp.from_cases([{"image": array if name == "array" else str(path)}])
+        opened = cases.open_volume(**({"affine": {"image": affine}} if name == "array" else {}))
+        pipe = opened.realize().shuffle().map(millilitres).cache_items(tmp_path / "kept")
+        with vp.DataLoader2(pipe.batch(1), reading_service=SERVICES[service]()) as loader:
+            return [item for batch in loader for item in batch]
+
+    assert results(1.0) == results(1.0) == [1.0]
+    assert results(3.0) == results(3.0) == [3.0]
 
 
 def test_drawn_patches_are_refused(scans):
