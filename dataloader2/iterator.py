@@ -482,7 +482,9 @@ class ForFrameworks:
         try:
             return next(live)
         except StopIteration as end:
-            self._own = live if isinstance(end, PauseIteration) else None
+            with self._turn:  # another thread may have begun the next epoch
+                if self._own is live and not isinstance(end, PauseIteration):
+                    self._own = None
             raise
 
     @property

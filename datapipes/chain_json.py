@@ -33,8 +33,9 @@ from . import map as map_pipes
 from .op_pipe import refuse_unknown_arguments
 
 CHAIN_VERSION = 1
-# Levels of values; branches that one pipe makes at once; likeness of a misspelt form.
-_DEEPEST, _MOST_BRANCHES, _MISSPELT = 40, 1000, 0.6
+# Levels of values; branches that one pipe makes at once; likeness of a misspelt form. Names of
+# streams take time quadratic in the number of pipes: about a second for 200.
+_DEEPEST, _MOST_BRANCHES, _MISSPELT, _MOST_PIPES = 40, 1000, 0.6, 200
 _FIELDS = {"branch", "form", "options", "parents", "values"}
 _NUMBERS, _PIPES = (np.number, np.bool_, np.str_), (IterDataPipe, MapDataPipe)
 _SPAN, _TEXT = attrgetter("start", "stop", "step"), lambda value: [str(value)]
@@ -61,7 +62,8 @@ def chain_to_json(pipe: Pipe) -> dict[str, Any]:
     Raises
     ------
     GraphError
-        An argument has no data form, such as voxels, a lambda, an open object or credentials.
+        An argument has no data form, such as voxels, a lambda, an open object or credentials. Or
+        the chain has more than 200 pipes.
 
     Examples
     --------
@@ -74,6 +76,9 @@ def chain_to_json(pipe: Pipe) -> dict[str, Any]:
     True
     """
     pairs = list(shown_pipes(pipe, children=True))
+    if len(pairs) > _MOST_PIPES:
+        msg = f"data describe at most {_MOST_PIPES} pipes, and the chain has {len(pairs)}"
+        raise GraphError(msg, do="Join pipes, as with .augment(); or keep it as code: print(pipe).")
     numbers = {id(one): number for number, (one, _) in enumerate(pairs)}
     nodes, reader = [], _Reader(["*"], {})
     for one, parents in pairs:
@@ -109,9 +114,11 @@ def chain_from_json(
         As ``json.load`` returns it.
     functions
         Functions and classes that the data may name: ``"mypkg.transforms:f"``, ``"mypkg.*"``. A
-        name counts only in the module that defines it.
+        name counts only in the module that defines it. Other patterns, such as ``"my*"``, import
+        no module, and nothing imports a ``__main__``.
     storage_options
-        For each pipe that had some.
+        For each pipe that had some. They go to every location that the data name for it: check
+        the locations in data of strangers first.
 
     Raises
     ------
@@ -125,6 +132,7 @@ def chain_from_json(
     is_known = type(version) is int and version == CHAIN_VERSION and len(data) == 2
     _require(is_known, f"'version': {CHAIN_VERSION} and 'pipes'", version)
     _require(type(nodes) is list and nodes != [], "a list of pipes", nodes)
+    _require(len(nodes) <= _MOST_PIPES, f"at most {_MOST_PIPES} pipes", len(nodes))
     for node in nodes:
         reader.add(node)
     return reader.earlier(len(nodes) - 1)
@@ -258,19 +266,23 @@ class _Reader:
         table = (MapDataPipe if is_map else IterDataPipe).functions if parents else {}
         form = table.get(name, thing)
         if name not in table and not (isinstance(thing, type) and issubclass(thing, _PIPES)):
+            if ":" in name:
+                raise BadChain(f"{shorten(name)}, allowed by functions=, is no class of datapipes")
             names = [one for one in (*table, *dir(iter_pipes)) if not one.startswith("_")]
             near = closest(name, names, _MISSPELT, 3)
             hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise BadChain(f"{shorten(name)} is no form{'' if parents else ' of a source'}{hint}")
-        values, options = self.decode(values), self.decode(_plain(node.get("options", {})))
         kind = getattr(form, "args", (getattr(form, "pipe", form),))[0]
         signature = getattr(kind, "__signature__", None)
         signature = signature or inspect.signature(vars(kind).get("__new__", kind.__init__))
-        if not any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
-            refuse_unknown_arguments(name, options, [*signature.parameters])
+        parameters, options = signature.parameters, _plain(node.get("options", {}))
+        options = {k: self.decode(v, mark=k if k in parameters else "") for k, v in options.items()}
+        values = self.decode(values)
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            refuse_unknown_arguments(name, options, [*parameters])
         if kind.__module__.startswith("torch."):  # its unfinished shuffle fails when it is deleted
             signature.bind(None, *parents, *values, **options)
-        for count in signature.parameters.keys() & {"num_instances", "sequence_length"}:
+        for count in parameters.keys() & {"num_instances", "sequence_length"}:
             value = [*values, options.get(count)][0]  # all branches are made at once
             few = type(value) is int and value <= _MOST_BRANCHES
             _require(few, f"at most {_MOST_BRANCHES} branches", value)
@@ -281,14 +293,23 @@ class _Reader:
         _require(type(name) is str, "a name", name)
         if ":" not in name:
             return _public(name)
-        patterns = (pattern.replace(":", ".") for pattern in self.functions)
-        if not any(fnmatchcase(name.replace(":", "."), pattern) for pattern in patterns):
+        module, path = name.partition(":")[0], name.replace(":", ".")
+        every = (pattern.replace(":", ".") for pattern in self.functions)
+        patterns = [pattern for pattern in every if fnmatchcase(path, pattern)]
+        # A wildcard may not choose the module that is imported, except in a package.
+        is_named = any(
+            pattern.rpartition(".")[0] == module or not {*"*?["} & {*pattern.removesuffix(".*")}
+            for pattern in patterns
+        )
+        _require("__main__" not in module.split("."), "code of a module, not a program,", name)
+        if not (is_named or (patterns and module in sys.modules)):
             raise BadChain(f"it names code; allow it by functions=[{shorten(name)}]")
-        import_module(name.partition(":")[0])
+        if module not in sys.modules:
+            import_module(module)
         _require(_at(name) is not None, "a function or class where it is defined", name)
         return _at(name)
 
-    def decode(self, value: Any, levels: int = _DEEPEST) -> Any:
+    def decode(self, value: Any, levels: int = _DEEPEST, mark: str = "") -> Any:
         kind, deeper = type(value), partial(self.decode, levels=levels - 1)
         _require(levels > 0, f"{_DEEPEST} levels at most", value)
         if value is None or kind in (bool, int, float, str):
@@ -304,6 +325,7 @@ class _Reader:
         if name == "pipe":
             return self.earlier(*parts)
         if name in CREDENTIALS:
+            _require(name == mark, f"{name} only in an argument {name}= of the form", value)
             _require(self.credentials is not None, "chain_from_json(storage_options=)", None)
             return self.credentials
         thing: Any = self._lookup(name)

@@ -421,7 +421,8 @@ def measure_access(
             firsts = range(0, len(order), split.group)
             alone = all(len(set(order[first : first + split.group])) == 1 for first in firsts)
             together = turns[-1] if turns and alone else 1
-            how = (split.group, together, _comes_after_others(order, together))
+            draws = max(1, len(order) // max(1, len({*order})))
+            how = (split.group, together, _comes_after_others(order, together), draws)
             pattern = _pattern(by_key, planner, hint, *how)
             unknown = pattern.unknown if not left_out or by_key else "; ".join(left_out.values())
             return replace(pattern, left_out=left_out, unknown=unknown)
@@ -481,6 +482,7 @@ def _demand(
     items: int,
     together: int,
     is_scattered: bool,
+    draws: int,
 ) -> Demand:
     reads = [patch.reads() for patch in patches]
     extents = np.array([np.max([read.region.shape for read in each], axis=0) for each in reads])
@@ -495,6 +497,9 @@ def _demand(
     )
     uniform = cutting if cutting is not None and cutting.sampling == "uniform" else None
     region = None if uniform is None or uniform.region is None else uniform.region.region
+    # A function or a key has a number for each volume: the planned patches are a lower bound.
+    if uniform is None or not uniform.samples_by:
+        draws = 1 if uniform is None else uniform.samples_per_volume
     return Demand(
         support=(float(mean[0]), float(mean[1]), float(mean[2])),
         support_p99=(float(highest[0]), float(highest[1]), float(highest[2])),
@@ -504,7 +509,7 @@ def _demand(
         made_bytes=max(sum(read.made_bytes for read in each) for each in reads),
         patch=(1, 1, 1) if uniform is None else size_on(uniform.given_size, patches[0].plan),
         region=None if region is None else (region[0], region[1], region[2]),
-        draws=1 if uniform is None else uniform.samples_per_volume,
+        draws=draws,
         is_scattered=is_scattered,
         together=together,
         hint=hint,

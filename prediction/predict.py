@@ -157,7 +157,8 @@ def predict(
     The result as a ``Volume`` on the grid of the stored volume, (C, I, J, K). For a list, a path
     with ``*``, a chain or a loader: a mapping from case to such volumes. A case without a name is
     named after its first file, without the format's ending: ``scan`` for ``a/scan.nii.gz``.
-    Several outputs: a mapping from name to such a volume, for each case.
+    Several outputs: a mapping from name to such a volume, for each case. But an output of another
+    scale stays on the grid of its windows, at that scale, also after ``spacing()``.
 
     Notes
     -----
@@ -234,6 +235,10 @@ def _by_output(destination: Any, head: Any, **arguments: Any) -> list[dict[str, 
     """Return the arguments of each output of the model; one without a name for a destination."""
     names = [*destination] if isinstance(destination, Mapping) else []
     others = [k for k, v in arguments.items() if isinstance(v, Mapping) and {*v} != {*names}]
+    if others and not names:
+        msg = f"{others[0]}= is a mapping of outputs, which destination= does not name"
+        do = "Name each output, as in destination={'seg': path}; or give one value."
+        raise SampleError(msg, do=do)
     if names and (others or head is not None):
         msg = f"destination= names the outputs {few_names(map(repr, names))}, and "
         do = "Name the same ones in each argument; head= is for one destination."

@@ -17,6 +17,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import voxpipe as vp
 from voxpipe.adapters import Lint, unregister_lint_rule
 from voxpipe.core.errors import LintWarning
+from voxpipe.datapipes.cost import measure_access
 from voxpipe.datapipes.iter import Prefetcher, Repeater
 from voxpipe.datapipes.values import ValuePipe
 
@@ -182,6 +183,20 @@ def test_a_warning_says_what_where_and_what_to_do():
     assert lines[0].startswith("VX102 one-volume-batches: 4 patches of a volume")
     assert re.fullmatch(rf"  at .batch_patches\(2\)\s+{os.path.basename(__file__)}:\d+", lines[1])
     assert ".shuffle() after .lazy_patch()" in lines[2]
+
+
+@pytest.mark.parametrize("each", ["n", lambda sample: sample["n"]])
+def test_numbers_by_case_are_several(each):
+    """A key and a function may say 1 for a case, and many for another."""
+    data = [{"image": np.zeros((8, 8, 8), np.float32), "n": 4}] * 3
+    pipe = vp.from_cases(data).shuffle().open_volume().lazy_patch(4, samples_per_volume=each)
+
+    mistakes = Lint().mistakes(pipe.batch_patches(2))
+
+    texts = [str(one) for one in mistakes if one.code == "VX102"]
+    assert len(texts) == 1
+    assert "VX102 one-volume-batches: several patches of a volume" in texts[0]
+    assert measure_access(pipe.batch_patches(2), 0, 0).demands["image"].draws == 4
 
 
 def test_what_stays_in_the_process_of_the_loader_is_no_mistake():

@@ -98,6 +98,29 @@ def test_a_state_is_that_of_the_next_batch():
     assert (next(it), it.state_dict()["epoch"]) == (0, 0)
 
 
+def test_an_epoch_that_another_thread_has_begun_stays(monkeypatch):
+    """Its first batch is taken between the end of the last epoch and the note of that."""
+    it = loader()
+    assert [next(it) for _ in range(3)] == [0, 1, 2]
+    kind, plain = type(iter(loader())), type(iter(loader())).__next__
+    others = []
+
+    def end_late(batches):
+        try:
+            return plain(batches)
+        except StopIteration:
+            monkeypatch.undo()
+            others.append(next(it))
+            raise
+
+    monkeypatch.setattr(kind, "__next__", end_late)
+    with pytest.raises(StopIteration):
+        next(it)
+
+    assert others == [0]
+    assert [next(it), next(it)] == [1, 2]
+
+
 def test_a_pause_is_no_end():
     """The iterator resumes where it was."""
     it = loader()

@@ -288,6 +288,34 @@ def test_storage_options_are_given_again():
     assert again.source_datapipe.storage_options == secret
 
 
+def options_in(*values, form="IterableWrapper", **options):
+    node = {"form": form, "values": list(values), "options": options}
+    return {"version": 1, "pipes": [node]}
+
+
+SECRET_MARK = {"$": ["storage_options"]}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        options_in([SECRET_MARK]),
+        options_in(SECRET_MARK),
+        options_in(iterable=SECRET_MARK),
+        options_in([], storage_options=SECRET_MARK),
+        options_in([{"image": SECRET_MARK}], form="from_cases"),
+        options_in("s3://b/*/", form="list_cases", image=SECRET_MARK),
+        options_in("s3://b/*/", form="list_cases", storage_options={"a": SECRET_MARK}),
+        options_in(SECRET_MARK, form="FSSpecFileLister", storage_options=SECRET_MARK),
+        options_in("memory://", form="FSSpecFileLister", storage_options=SECRET_MARK),
+    ],
+)
+def test_storage_options_go_to_their_argument_alone(data):
+    """As items of a chain they would be printed by whoever lists it."""
+    with pytest.raises(BadChain, match="storage_options only in an argument"):
+        vp.chain_from_json(data, storage_options={"secret": "s3cret"})
+
+
 def node(form, *values, parents=(0,), **options):
     return {"form": form, "parents": list(parents), "values": list(values), "options": options}
 
@@ -335,6 +363,11 @@ BAD = {
     "constructor": (document(node("batch", 0)), "pipe 1: Batch size"),
     "not JSON": (document(node("batch", (1, 2))), "mapping of JSON expected, got tuple"),
     "deep": (document(node("batch", LOOP)), "40 levels at most"),
+    "many pipes": (
+        document(*(node("rotate", 90, parents=[n]) for n in range(200))),
+        "at most 200 pipes expected, got 201",
+    ),
+    "program": (document(node("map", {"$": ["__main__:f"]})), "a module, not a program"),
 }
 
 
@@ -390,6 +423,75 @@ def test_a_refused_module_is_not_imported(tmp_path, monkeypatch):
     assert not os.path.exists(mark)
     vp.chain_from_json(data, functions=["evil_module:f"])
     assert os.path.exists(mark)
+
+
+@pytest.fixture
+def evil(tmp_path, monkeypatch):
+    """Make a package whose files note that they run; return the notes."""
+    mark = tmp_path / "mark"
+    (tmp_path / "evilpkg").mkdir()
+    for name in ("__init__", "__main__", "sub"):
+        text = f"with open({str(mark)!r}, 'a') as file:\n    file.write({name + ' '!r})\n"
+        text += "def f(x): ...\n"
+        (tmp_path / "evilpkg" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield lambda: mark.read_text() if mark.exists() else ""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "evilpkg"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("evilpkg.__main__:f", "evilpkg.*"),
+        ("evilpkg.__main__:f", "evilpkg.__main__:f"),
+        ("evilpkg.__main__.sub:f", "evilpkg.*"),
+        ("evilpkg:f", "evil*"),
+        ("evilpkg:f", "*"),
+        ("evilpkg.sub:f", "evilpkg.s*"),
+        ("evilpkg.sub:f", "*.f"),
+    ],
+)
+@pytest.mark.parametrize("is_form", [True, False])
+def test_no_program_runs_and_no_wildcard_chooses_a_module(evil, name, pattern, is_form):
+    """Refused before the import, also as a form."""
+    data = document(node(name) if is_form else node("map", {"$": [name]}))
+
+    with pytest.raises(BadChain, match="evilpkg"):
+        vp.chain_from_json(data, functions=[pattern])
+
+    assert evil() == ""
+
+
+@pytest.mark.parametrize(
+    "pattern", ["evilpkg.sub:f", "evilpkg.sub:*", "evilpkg.sub.?", "evilpkg.*"]
+)
+def test_a_pattern_imports_the_module_that_it_names(evil, pattern):
+    """Exactly, or by its package; once it is loaded, any pattern allows its functions."""
+    data = document(node("map", {"$": ["evilpkg.sub:f"]}))
+
+    vp.chain_from_json(data, functions=[pattern])
+    vp.chain_from_json(data, functions=["evil*"])
+
+    assert evil() == "__init__ sub "
+
+
+def test_an_allowed_function_is_no_form():
+    """Its path is right, and the thing at its end is no pipe."""
+    for data in (document(node(f"{HERE}:is_even")), options_in(form=f"{HERE}:is_even")):
+        with pytest.raises(BadChain, match=r"is_even., allowed by functions=, is no class"):
+            vp.chain_from_json(data, functions=[f"{HERE}.*"])
+
+
+def test_a_longer_chain_has_no_data_form():
+    """What was written can be read: 200 pipes."""
+    pipe = numbers()
+    for _ in range(199):
+        pipe = pipe.batch(1)
+    assert len(vp.chain_from_json(vp.chain_to_json(pipe))) == 6
+
+    with pytest.raises(GraphError, match="at most 200 pipes, and the chain has 201"):
+        vp.chain_to_json(pipe.batch(1))
 
 
 def test_one_text_of_functions_is_a_list_of_letters():

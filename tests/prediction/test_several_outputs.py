@@ -136,6 +136,16 @@ def test_what_does_not_fit_together_is_refused(tmp_path):
         vp.predict(torch.nn.Identity(), array, {"a": None}, patch=8)
 
 
+@pytest.mark.parametrize("name", ["dtype", "output", "classes"])
+@pytest.mark.parametrize("place", [None, "a.nii"])
+def test_arguments_by_output_need_destinations_by_output(name, place):
+    """One destination is of one output: no name of another argument means anything."""
+    value = {"dtype": "uint8", "output": "argmax", "classes": 3}[name]
+
+    with pytest.raises(SampleError, match=rf"{name}= is a mapping.*(?s:.)*destination=\{{'"):
+        vp.predict(Heads(), volume(8, 8, 8), place, patch=8, **{name: {"a_seg": value}})
+
+
 def test_a_case_outside_of_the_mask_takes_the_scale_of_others():
     """Without others it is unknown, and refused."""
     mask = np.zeros((8, 8, 8), np.uint8)
