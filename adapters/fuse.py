@@ -79,8 +79,11 @@ def _after_another(site: Site) -> Pipe | Refused | None:
 
 
 def _flush(pipe: Pipe) -> Pipe:
-    why = "FuseSpatial(lazy=False)"
-    return with_parents(pipe, [flush_before(pipe, parent, why) for parent in parents_of(pipe)])
+    return with_parents(pipe, [flush_before(pipe, parent, NOT_LAZY) for parent in parents_of(pipe)])
+
+
+NOT_LAZY = "FuseSpatial(lazy=False)"
+"""Cause of a flush that the adapter puts into a graph."""
 
 
 def _neighbours(site: Site) -> Pair | Refused | None:

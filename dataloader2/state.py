@@ -23,6 +23,7 @@ from functools import partial
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
+from ..adapters.fuse import NOT_LAZY
 from ..core.call_site import shorten
 from ..core.context import holding
 from ..core.errors import BadState, StateMismatch
@@ -438,7 +439,7 @@ def refuse_other_order(order: str | None, own: str) -> None:
     if before == now:
         now = "these pipes in other places"
     msg = f"the state was saved {before}, and this loader runs {now}: "
-    raise StateMismatch(msg + "adapters changed which items come, or when", do=_DO_ORDER)
+    raise StateMismatch(msg + "adapters changed the items, or their order", do=_DO_ORDER)
 
 
 def _deciding(sink: Pipe) -> Iterator[tuple[str, str, bool]]:
@@ -446,5 +447,6 @@ def _deciding(sink: Pipe) -> Iterator[tuple[str, str, bool]]:
     for pipe in walk(sink):
         traits = traits_of(pipe)
         # Pipes that make items ahead, or stay in this process, keep the order.
-        if not (traits.per_item or traits.watches or traits.ahead or traits.main_process):
+        decides = not (traits.per_item or traits.watches or traits.ahead or traits.main_process)
+        if decides or vars(pipe).get("why") == NOT_LAZY:  # of which voxels are others
             yield chained_name(pipe), fingerprint_of_pipe(pipe), is_switched_off(pipe)

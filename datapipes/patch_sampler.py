@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..core import CallSite, Sample
 from ..core.call_site import shorten, warn
-from ..core.errors import LikelyMistake, PatchSizeError
+from ..core.errors import LikelyMistake, PatchSizeError, SampleError, missing_key_hint
 from ..core.validate import as_count
 from ..graph import Pipe
 from ..spatial import (
@@ -228,7 +228,7 @@ class PatchSampler(DataPipe):
             self.size = three("size", whole, least=1)
             per_axis = three("overlap", overlap, least=0)
             if isinstance(overlap, int):  # one number leaves axes of one voxel alone
-                i, j, k = (0 if s == 1 else n for s, n in zip(self.size, per_axis, strict=True))
+                i, j, k = (0 if s == 1 else overlap for s in self.size)
                 per_axis = i, j, k
             self.overlap = per_axis
             self._check()
@@ -238,16 +238,11 @@ class PatchSampler(DataPipe):
                 msg += "a visit lie beside each other"
                 raise PatchSizeError(msg, do="Leave one of them out.")
             self._uniform = UniformPatch(self.given_size, self.origin, allow_smaller)
-            options: dict[str, Any] = {
-                "select_fn": select_fn,
-                "level": level,
-                "oversample": oversample,
-            }
+            options: dict[str, Any] = {"select_fn": select_fn, "level": level}
             options |= {"min_fraction": min_fraction, "class_weights": class_weights}
-            where = fallback, sampling, self.origin
+            options |= {"oversample": oversample}
+            where = fallback, sampling, self.origin, allow_smaller
             self._template = _template(self.given_size, mask, weights, options, *where)
-            if self._template is not None:
-                self._template = replace(self._template, allow_smaller=allow_smaller)
         self.oversample = oversample
 
     def _check(self) -> None:
@@ -306,6 +301,9 @@ class PatchSampler(DataPipe):
     def _samples(self, sample: Any) -> int:
         """Return the number of patches of a volume."""
         by = self.samples_by
+        if isinstance(by, str) and by not in sample:
+            msg = f"samples_per_volume={by!r} names a key, and the sample has {', '.join(sample)}"
+            raise SampleError(msg, do=missing_key_hint(by, "Name one of these.")).at(self.origin)
         count: Any = sample[by] if isinstance(by, str) else by(sample)
         count = int(count) if isinstance(count, str) and count.isdecimal() else count
         return whole_number(f"samples_per_volume={shorten(by)}", count, least=0)
@@ -460,6 +458,7 @@ def _template(
     fallback: str,
     sampling: str,
     origin: CallSite,
+    allow_smaller: bool = False,
 ) -> MaskedPatch | WeightedPatch | None:
     """Return the op of a pipe with these arguments, of no volume; None where none says where."""
     # ``options`` has the arguments that belong to a mask.
@@ -498,7 +497,7 @@ def _template(
     if not isinstance(volume, (str, Volume)):
         msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
         raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")
-    settings |= {"fallback": fallback, "origin": origin}
+    settings |= {"fallback": fallback, "origin": origin, "allow_smaller": allow_smaller}
     # One op without a volume: it refuses wrong arguments at the user's line.
     patch = op_class(size, SimpleNamespace(token=""), **settings)
     if isinstance(patch, MaskedPatch):

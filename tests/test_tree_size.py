@@ -12,7 +12,7 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 #
 # The last rows of the five designs had a budget of 1 500 lines, and took 2 840 in both parts:
 # decision 0043 says which.
-PARTS = {"engine": (233, 65_358), "extensions": (48, 12_657)}
+PARTS = {"engine": (233, 65427), "extensions": (48, 12698)}
 FOLDERS = 33
 SMALL = 3
 CIRCLES = 0

@@ -246,6 +246,10 @@ class Backend(ABC):
         part = replace(voxels, array=voxels.array[selection], boolean=is_boolean)
         return as_tensor(part.values(), self.header.tensor_dtype)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        values = read_counted(self, Region.of_shape(self.shape[1:])).values()
+        return np.array(values, dtype, copy=copy)
+
     def to_tensor(self) -> torch.Tensor:
         """Return the values of the whole volume."""
         whole = read_counted(self, Region.of_shape(self.shape[1:]))

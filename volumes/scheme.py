@@ -135,7 +135,12 @@ class AccessHint:
     """Preferences of a pipe for the reads upstream; the store and the budget limit them.
 
     A pipe states it as an attribute ``access_hint``, a function of ``map()`` too. A hint never
-    changes a patch.
+    changes a patch. ``ValueError`` for a size or count that is none.
+
+    - ``tile``: Preferred extent (I, J, K) of one request, in voxels; one number for all axes.
+    - ``largest``: Longest extent of one request.
+    - ``depth``: Patches of a remote store whose bytes each process fetches ahead.
+    - ``cache_bytes``: Bytes of decoded chunks that each process keeps, at least.
 
     Examples
     --------
@@ -143,15 +148,16 @@ class AccessHint:
     (96, 96, 48)
     """
 
-    tile: Triple | None = None  # preferred extent of one request, in voxels
-    largest: Triple | None = None  # longest extent of one request
-    depth: int | None = None  # patches whose stored bytes are fetched ahead, per process
-    cache_bytes: int | None = None  # decoded chunks that each process keeps
+    tile: Triple | None = None
+    largest: Triple | None = None
+    depth: int | None = None
+    cache_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("tile", "largest"):
             if (size := getattr(self, name)) is not None:
-                i, j, k = (validate_int(name, n, least=1) for n in size)
+                three = (size,) * 3 if isinstance(size, int) else size
+                i, j, k = (validate_int(name, n, least=1) for n in three)
                 vars(self)[name] = i, j, k
         for name in ("depth", "cache_bytes"):
             if (count := getattr(self, name)) is not None:

@@ -461,7 +461,7 @@ class Volume:
         """Open backend, as an array of values: ``volume.dataobj[0, 2:4]`` is a tensor."""
         return self.probe()
 
-    def to(self, *to: Any) -> Volume:
+    def to(self, *to: Any, **others: Any) -> Volume:
         """Return the volume whose tensors get a device, a type or both; nothing is read.
 
         These are :attr:`data`, that of parts, and the values of :meth:`numpy`. Patches keep the
@@ -474,7 +474,7 @@ class Volume:
         """
         import torch
 
-        reduce(torch.Tensor.to, to, torch.empty(0))  # refuses other arguments now
+        reduce(torch.Tensor.to, to := (*to, *others.values()), torch.empty(0))  # refuses others
         volume = self.__copy__()
         volume._to = (*self._to, *to)
         volume._data = None if self._data is None else reduce(torch.Tensor.to, to, self._data)

@@ -138,6 +138,8 @@ def open_frames(
     if (head or tail or files) and not {*letters[-_PICTURE:]} <= {*SPATIAL}:
         msg = f"axes={letters!r} of {name} end in {letters[-_PICTURE:]}, and a frame has two of x, "
         raise SampleError(f"{msg}y and z", do="Store colours as an axis before them, or convert.")
+    if isinstance(files, str):
+        raise SampleError(f"files= of {name} is {files!r}", do="Give a list of names.")
     every = [file, *(file.beside(other) for other in files)]
     frame = math.prod(sizes[-_PICTURE:]) * kind.itemsize
     pitch, total = head + frame + tail, math.prod(sizes[:-_PICTURE])
@@ -146,7 +148,8 @@ def open_frames(
         msg = f"{name}{f' and {len(files)} more' if files else ''} hold {sum(counts)} frames of "
         msg += f"{pitch} bytes, and shape={sizes} says {total}."
         error = TruncatedVolume if sum(counts) < total else BadHeader
-        raise error(msg, do="Give the shape of all frames; volume[...] or AxisMap takes some.")
+        do = "Give the shape of all frames, and further files as files=; a list means channels."
+        raise error(msg, do=do)
     fields = RawHeader(
         named_layout(sizes, letters, name), kind, offset + head, step=pitch * (head + tail > 0)
     )
@@ -173,9 +176,9 @@ def _shape_of(shape: Any, name: str) -> tuple[int, ...]:
         sizes = tuple(map(operator.index, shape))
     except TypeError:
         sizes = ()
-    if len(sizes) < _PICTURE or min(sizes) < 1:
+    if isinstance(shape, str) or len(sizes) < _PICTURE or min(sizes) < 1:
         msg = f"shape= of {name} is {shorten(shape)}"
-        raise SampleError(msg, do="Give (frames, rows, columns), all positive.")
+        raise SampleError(msg, do="Give [frames, rows, columns], all positive.")
     return sizes
 
 

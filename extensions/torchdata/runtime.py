@@ -58,17 +58,15 @@ class Runtime(Adapter):
     at
         Chained name of the pipes, such as ``"map"``.
     threads
-        Number of its threads. They help where the work releases Python's lock. With two or more, a
-        function that draws from a global generator is refused.
+        Number of its threads. They help where the work releases Python's lock. Two or more refuse
+        a function that draws from a global generator.
     processes
-        Number of its processes, for each process that runs the pipe. They start within seconds, as
-        they import torch. Items travel by pickle. A function draws the same numbers as without
-        them, or is refused in the last pipe.
+        Number of its processes. They start within seconds, as they import torch. Items travel by
+        pickle. A function draws the same numbers as without them; as the last pipe, it is refused.
     device
-        Device of the tensors that the pipe gets, such as ``"cuda"``. Its results come back to the
-        device of the item.
+        Device of the tensors that the pipe gets.
     cores
-        Numbers of the cores that the threads or processes may use (Linux).
+        Numbers of the cores that these may use (Linux).
 
     Raises
     ------
@@ -193,8 +191,8 @@ class RunApart(SameLength):
             if runtime.processes:
                 self._pool = _Processes(runtime.processes, self._work, runtime.cores)
             else:
-                start = {"initializer": _pin, "initargs": (runtime.cores,)}
-                self._pool = Threads(runtime.threads or 1, **start)
+                own = (runtime.cores,)
+                self._pool = Threads(runtime.threads or 1, initializer=_pin, initargs=own)
             weakref.finalize(self, self._pool.stop)
         return self._pool
 

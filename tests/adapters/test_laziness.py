@@ -26,7 +26,7 @@ from monai.transforms import (
 )
 
 import voxpipe as vp
-from voxpipe.core.errors import ExtraInterpolation, PolicyConflict
+from voxpipe.core.errors import ExtraInterpolation, PolicyConflict, StateMismatch
 from voxpipe.graph import describe, explain_graph, walk
 from voxpipe.spatial.lazy.patch_report import interpolations
 
@@ -336,3 +336,18 @@ def test_nothing_is_logged_above_debug(caplog: pytest.LogCaptureFixture) -> None
     list(opened().rotate(5).batch_patches(1))
 
     assert caplog.messages == []
+
+
+def test_a_state_belongs_to_its_laziness():
+    """Voxels differ, so a state of one loader is refused by the other."""
+    case = {"image": np.random.default_rng(0).random((12, 12, 12), dtype=np.float32)}
+    pipe = vp.from_cases([case]).open_volume().lazy_patch((6, 6, 6), samples_per_volume=4)
+    pipe = pipe.rotate((-20, 20)).zoom((0.8, 1.2)).batch_patches(1)
+    with vp.DataLoader2(pipe, [vp.FuseSpatial(lazy=False)], seed=1) as eager:
+        next(iter(eager))
+        state = eager.state_dict()
+    with vp.DataLoader2(pipe, seed=1) as lazy, pytest.raises(StateMismatch, match=r"flush\(\)"):
+        lazy.load_state_dict(state)
+    with vp.DataLoader2(pipe, [vp.FuseSpatial(lazy=False)], seed=1) as other:
+        other.load_state_dict(state)
+        assert len(list(other)) == 3

@@ -83,3 +83,10 @@ def test_a_key_that_is_missing_is_refused():
         opened().lazy_patch(4, samples_per_volume="8")
     with pytest.raises(PatchSizeError, match="grid"):
         opened().lazy_patch(4, samples_per_volume="n_patches", sampling="grid")
+
+
+def test_a_misspelt_key_is_named():
+    """With the keys of the sample, and the line of the pipe."""
+    pipe = vp.from_cases([{"image": np.ones((8, 8, 8)), "n": 2}]).open_volume()
+    with pytest.raises(SampleError, match=r"samples_per_volume='m' names a key.*image, n"):
+        next(iter(pipe.lazy_patch((4, 4, 4), samples_per_volume="m")))

@@ -62,7 +62,7 @@ QUICK = frozenset(
         "Analyze of SPM, moved by a .mat",
         "nrrd, big-endian, RAS",
         "nrrd, list last, gzip",
-    "mhd, a list of planes",
+        "mhd, a list of planes",
         "mha, vectors",
         "mhd, a pattern of compressed planes",
         "vtk",

@@ -411,3 +411,14 @@ def test_it_is_told_in_words():
     assert told == "AxisMap(K: 999 sections from a table, 0 of them missing, nearest; " + (
         "I: 1 sections not shown, mask 2)"
     )
+
+
+@pytest.mark.parametrize("length", [2, 4, 9])
+def test_a_mask_has_one_boolean_for_each_section(length):
+    """A mask of another length is refused, as is one that keeps nothing."""
+    stack = Volume(np.arange(5).reshape(1, 1, 5))
+    axis_map = AxisMap.from_table("K", [True] * 2 + [False] * (length - 2))
+    with pytest.raises(OutOfVolume, match=f"a mask of {length} sections .*has 5"):
+        stack.with_axis_map(axis_map).numpy()
+    with pytest.raises(ValueError, match="keeps none"):
+        AxisMap.from_table("K", np.zeros(5, bool))

@@ -137,3 +137,12 @@ def test_the_backend_has_the_given_affine(made, tmp_path):
     assert volume.dataobj.shape == volume.shape
     assert np.allclose(volume.dataobj.affine, AFFINE)
     assert volume.dataobj[0, 1, 1:3, 2].flatten().tolist() == array[1, 1:3, 2].tolist()
+
+
+def test_the_backend_is_an_array():
+    """NumPy reads all values of it, as of nibabel's."""
+    array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+
+    assert np.asarray(vp.Volume(array).dataobj).tolist() == array[None].tolist()
+    assert np.asarray(vp.Volume(array).dataobj, np.float32).dtype == np.float32
+    assert vp.Volume(array).to(dtype=torch.float16).data.dtype is torch.float16
