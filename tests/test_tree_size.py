@@ -10,9 +10,9 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 # Modules and lines. Bounds only fall: take something out before something is put in. Decision 0041
 # says by how much the tree is larger than it was planned.
 #
-# The last rows of the five designs had a budget of 1 500 lines, and took 2 840 in both parts:
+# The last rows of the five designs had a budget of 1 500 lines, and took 3 010 in both parts:
 # decision 0043 says which.
-PARTS = {"engine": (233, 65427), "extensions": (48, 12698)}
+PARTS = {"engine": (233, 65_427), "extensions": (48, 12_698)}
 FOLDERS = 33
 SMALL = 3
 CIRCLES = 0

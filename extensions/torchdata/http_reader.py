@@ -210,7 +210,7 @@ class HttpReader(StoragePipe, form="read_from_http"):
     - ``max_concurrency``: Files that are requested at once, in threads; their order is kept. An
       error is raised, or left out, when it is the turn of its file. When the pass ends or is
       abandoned, requests end as calls of ``threadpool_map`` do.
-    - ``buffer_bytes``: Bytes of all files that wait for their turn.
+    - ``buffer_bytes``: Bytes of all waiting files.
     - ``storage_options``, or plain keywords: ``headers``, ``params``, ``cookies``, ``auth`` (a
       pair), ``verify``, ``cert``, ``proxies``, ``allow_redirects``, as of requests. They are never
       written anywhere.
