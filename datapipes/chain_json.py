@@ -20,6 +20,7 @@ import numpy as np
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from .. import core, intensity, spatial
+from ..core import draws
 from ..core.call_site import CREDENTIALS, shorten
 from ..core.errors import BadChain, GraphError
 from ..core.redact import has_secrets
@@ -27,9 +28,11 @@ from ..core.suggest import closest
 from ..graph import Pipe, chained_name, fingerprint_of_pipe, is_branch, is_pipe, parents_of
 from ..graph.explain import arguments_of, shown_pipes
 from ..graph.node import describe, is_chained, origin_of, pipes_in
+from ..intensity import choice
 from ..volumes import axis_map
 from . import iter as iter_pipes
 from . import map as map_pipes
+from . import shuffle_plans
 from .op_pipe import refuse_unknown_arguments
 
 CHAIN_VERSION = 1
@@ -153,6 +156,7 @@ def _plain(value: Any) -> Any:
 def _public(name: str) -> Any:
     """Return the class of pipes or plain values with a public name; None if there is none."""
     places = (spatial, intensity, core, axis_map, iter_pipes, map_pipes)
+    places += (draws, choice, shuffle_plans)
     things = [getattr(place, name, None) for place in places if not name.startswith("_")]
     things += [kind for kind in np.sctypeDict.values() if kind.__name__ == name]
     kinds, plain = [one for one in things if isinstance(one, type)], (*_PIPES, *_NUMBERS, Enum)

@@ -520,3 +520,14 @@ def test_parents_in_another_order_are_refused():
     """The data would name the wrong one first."""
     with pytest.raises(GraphError, match="do not make the same pipe again"):
         vp.chain_to_json(Swapped(numbers(), numbers().batch(1)))
+
+
+def test_nested_choices_and_orders_are_own_values():
+    """Choices within choices, ops on some keys, and orders need no ``functions``."""
+    pipe = vp.from_cases([{"image": "a.nii"}]).open_volume().lazy_patch((8, 8, 8))
+    turns = [vp.spatial.Rotate((-5, 5)), vp.spatial.SomeOf([vp.spatial.Flip(0)], (0, 1))]
+    pipe = pipe.one_of(turns).shuffle_plans(vp.ShuffleSpec())
+
+    data = json.loads(json.dumps(vp.chain_to_json(pipe)))
+
+    assert str(vp.chain_from_json(data)) == str(pipe)
