@@ -159,10 +159,14 @@ def entries_of(value: Any) -> tuple[Any, ...]:
 
 
 def as_axes(name: str, value: Any) -> tuple[int, ...]:
-    """Return one or several spatial axes as a tuple."""
-    axes = entries_of(value) or (value,)
+    """Return one or several spatial axes, numbers or ``"i"``, ``"j"``, ``"k"``, as a tuple."""
+    names = entries_of(value) or (value,)
+    axes = [
+        {"i": 0, "j": 1, "k": 2}.get(one, one) if isinstance(one, str) else one for one in names
+    ]
     if not all(is_integer(axis) and axis in (0, 1, 2) for axis in axes):
-        raise ValueError(f"{name} is 0, 1 or 2, or several of them, got {value!r}")
+        msg = f"{name} is 0, 1 or 2, or 'i', 'j', 'k', or several of them, got {value!r}"
+        raise ValueError(msg)
     return tuple(map(int, axes))
 
 

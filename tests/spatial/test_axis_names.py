@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
+from voxpipe.intensity import Anisotropy
 from voxpipe.spatial import Flip
 
 ARRAY = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4)
@@ -88,3 +89,11 @@ def test_others_are_refused(axes, words):
 def test_names_stand_in_the_text():
     """As the axis that they mean, before a volume is known."""
     assert Flip(("Left", "s"), p=0.5).describe() == "flip axis LR (p=0.5), axis IS (p=0.5)"
+
+
+def test_letters_of_axes_in_value_ops():
+    """Ops that know no affine take "i", "j" and "k"; anatomical names are refused."""
+    assert Anisotropy(2.0, axes=("i", "k")).axes == Anisotropy(2.0, axes=(0, 2)).axes
+    assert Anisotropy(2.0, axes="j").axes in (1, (1,))
+    with pytest.raises(ValueError, match="'i', 'j', 'k'"):
+        Anisotropy(2.0, axes="left")
