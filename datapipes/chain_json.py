@@ -155,8 +155,8 @@ def _plain(value: Any) -> Any:
 
 def _public(name: str) -> Any:
     """Return the class of pipes or plain values with a public name; None if there is none."""
-    places = (spatial, intensity, core, axis_map, iter_pipes, map_pipes)
-    places += (draws, choice, shuffle_plans)
+    values = spatial, intensity, core, draws, choice, axis_map
+    places = *values, iter_pipes, map_pipes, shuffle_plans
     things = [getattr(place, name, None) for place in places if not name.startswith("_")]
     things += [kind for kind in np.sctypeDict.values() if kind.__name__ == name]
     kinds, plain = [one for one in things if isinstance(one, type)], (*_PIPES, *_NUMBERS, Enum)
