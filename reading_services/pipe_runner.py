@@ -103,6 +103,18 @@ def seed_globals(seed: int, own: Sequence[Any] = ()) -> None:
         set_seed_of(generator, Stream(seed, 0, (number,), "own generators").integer())
 
 
+def states_of_globals() -> tuple[Any, Any, Any]:
+    """Return the states of the global generators of random, NumPy and torch."""
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def restore_globals(states: tuple[Any, Any, Any]) -> None:
+    """Set the states of the global generators."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+
+
 @contextlib.contextmanager
 def seeded_globals(seed: int, own: Sequence[Any] = ()) -> Iterator[None]:
     """Seed the global generators and ``own`` ones inside the ``with`` block; restore them after."""
@@ -110,15 +122,13 @@ def seeded_globals(seed: int, own: Sequence[Any] = ()) -> Iterator[None]:
         seed_globals(seed, own)
         yield
         return
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    states = states_of_globals()
     states_of_own = [state_of_generator(generator) for generator in own]
     seed_globals(seed, own)
     try:
         yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
+        restore_globals(states)
         for generator, state in zip(own, states_of_own, strict=True):
             restore_generator(generator, state)
 

@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import random
 import traceback
 import weakref
 from collections import deque
@@ -24,6 +23,7 @@ from ...adapters.timeout import ITEM_SECONDS
 from ...core import Sample
 from ...core.errors import GraphError, ItemTimeout, NotPicklable, WorkerDied
 from ...core.validate import validate_int
+from ...datapipes.background_iterator import STOP_SECONDS
 from ...datapipes.datapipe import PerItem, SameLength
 from ...graph import (
     Pipe,
@@ -39,10 +39,10 @@ from ...graph import (
     with_parents,
 )
 from ...graph.rewrite import sweep
+from ...reading_services.pipe_runner import restore_globals, states_of_globals
 from .daemon_threads import Threads
 
 _AHEAD = 2  # items under way for each thread
-_STOP_SECONDS = 2.0
 
 
 class Runtime(Adapter):
@@ -59,7 +59,7 @@ class Runtime(Adapter):
         Chained name of the pipes, such as ``"map"``.
     threads
         Number of its threads. They help where the work releases Python's lock. Two or more refuse
-        a function that draws from a global generator.
+        a function whose first item draws from a global generator. Later draws are mostly noticed.
     processes
         Number of its processes. They start within seconds, as they import torch. Items travel by
         pickle. A function draws the same numbers as without them; as the last pipe, it is refused.
@@ -183,7 +183,7 @@ class RunApart(SameLength):
         """Return the running threads, or processes without answers of an earlier pass."""
         runtime = self._runtime
         if self._pool is not None and self._pid != os.getpid():
-            self._pool = None  # of the parent of this fork
+            self._pool = None  # that of the parent process
         if isinstance(self._pool, _Processes) and self._pool.pending:
             self.shutdown()
         if self._pool is None:
@@ -200,19 +200,21 @@ class RunApart(SameLength):
         runtime, pool = self._runtime, self._start()
         # A single thread takes one item after the other, as the pipe would.
         most = runtime.processes or _AHEAD * runtime.threads * (runtime.threads > 1) or 1
+        note = states_of_globals if most > 1 or runtime.processes else lambda: None
         under_way: deque[tuple[Any, Any]] = deque()
-        items, end = iter(self.parent), None
-        last: Any = None
+        items, end, last = iter(self.parent), None, note()
         try:
             while True:
                 # The very first item runs alone: draws show in the global generators.
                 while end is None and len(under_way) < (most if self._is_checked else 1):
+                    if not runtime.processes:  # before an item that may seed the generators
+                        self._refuse_draws(note(), last, [last])
                     try:
                         item = next(items)
-                    except Exception as error:  # also the end: raised after earlier results
+                    except Exception as error:  # StopIteration too: raised after earlier results
                         end = error
                         break
-                    last = _states()
+                    last = note()
                     call = (last, item) if runtime.processes else (self._work, item)
                     under_way.append((pool.submit(*call), last))
                 if not under_way:
@@ -224,22 +226,27 @@ class RunApart(SameLength):
                 under_way.popleft()
                 if runtime.processes:
                     after, result = result
-                    # The next item would begin with these numbers, unless something seeds it.
+                    # Without a seed for each item, the next item would draw the same numbers. Later
+                    # pipes go on from the state in which the function left the generators.
                     others = [state for _, state in under_way][:1]
                     self._refuse_draws(after, before, [before] if self._here else others)
-                    _set_states(after)
-                elif most > 1 or self._here:
-                    self._refuse_draws(_states(), last, [last])
+                    restore_globals(after)
+                else:
+                    self._refuse_draws(note(), last, [last])
                 self._is_checked = True
                 yield result
-                last = _states()
+                last = note()
         finally:
             for future, _ in under_way:
                 future.cancel()
 
     def _refuse_draws(self, after: Any, before: Any, others: Sequence[Any]) -> None:
         """Raise if an item has drawn numbers that others would draw, too."""
-        if not _equal(after, before) and any(_equal(before, other) for other in others):
+        if (
+            before is not None
+            and not _equal(after, before)
+            and any(_equal(before, other) for other in others)
+        ):
             msg = f"{describe(self._work.member)} draws from a global generator, and items at once "
             msg += "would mix their numbers"
             do = "Draw from a generator that the item seeds, or use processes= before the batch."
@@ -250,7 +257,7 @@ class RunApart(SameLength):
             return future.result(ITEM_SECONDS)
         except TimeoutError as error:
             if not isinstance(error, _Late) and (isinstance(future, _Answer) or future.done()):
-                raise  # of the work itself
+                raise  # by the function
             msg = f"{self.describe()} has not made an item in {ITEM_SECONDS:g} s"
             raise ItemTimeout(msg, do="Look for an endless loop.").at(self.origin) from error
         except _Died as error:
@@ -304,7 +311,7 @@ class _Processes:
             channel.close()
             process.terminate()
         for process, _channel in running:
-            process.join(_STOP_SECONDS)
+            process.join(STOP_SECONDS)
             if process.is_alive():
                 process.kill()
             process.join()
@@ -331,7 +338,7 @@ class _Answer:
         try:
             message = self._channel.recv_bytes()
         except (EOFError, OSError) as error:
-            self._process.join(_STOP_SECONDS)
+            self._process.join(STOP_SECONDS)
             raise _Died(self._process.exitcode) from error
         self._processes.pending -= 1
         answer = pickle.loads(message)  # noqa: S301  made by our own process
@@ -350,10 +357,10 @@ def _serve(channel: Any, payload: bytes, cores: Sequence[int] | None) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             states, item = pickle.loads(channel.recv_bytes())  # noqa: S301  made by our parent
-            _set_states(states)
+            restore_globals(states)
             try:
                 result = work(item)
-                answer = pickle.dumps((_states(), result))
+                answer = pickle.dumps((states_of_globals(), result))
             except Exception as error:
                 error.add_note(f"in a process of its own:\n{traceback.format_exc()}")
                 try:
@@ -401,20 +408,6 @@ def _to_device(thing: Any, device: Any) -> Any:
     if isinstance(thing, Sample):
         return thing.with_data(**_to_device({**thing}, device))
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), thing)
-
-
-# A function draws from the global generators in the state that they had when its item came. Later
-# pipes get the state in which the function left them.
-
-
-def _states() -> tuple[Any, ...]:
-    return random.getstate(), np.random.get_state(), torch.get_rng_state()
-
-
-def _set_states(states: tuple[Any, ...]) -> None:
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    torch.set_rng_state(states[2])
 
 
 def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

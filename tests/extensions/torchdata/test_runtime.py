@@ -122,10 +122,12 @@ def draw_later(number):
     return float(np.random.rand()) if number > 1 else 0.0
 
 
-@pytest.mark.parametrize("function", [draw, draw_later])
-@pytest.mark.parametrize("setting", [{"threads": 2}, {"processes": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("setting", "function"),
+    [({"threads": 2}, draw), ({"processes": 2}, draw), ({"processes": 2}, draw_later)],
+)
 def test_items_at_once_share_no_numbers(setting, function):
-    """Without a loader nothing seeds an item: a function that draws is refused, also later on."""
+    """Without a loader nothing seeds an item: a function that draws is refused."""
     pipe = IterableWrapper(range(8)).map(function)
     with pytest.raises(GraphError, match="would mix their numbers"):
         list(Runtime("map", **setting)(pipe))
