@@ -1,11 +1,11 @@
 """A prediction of several outputs that was killed goes on where it was."""
 
 import json
-import multiprocessing
 import os
 import signal
 
 import numpy as np
+from killed_runs import windows_run
 from window_models import Heads
 
 import voxpipe as vp
@@ -33,16 +33,7 @@ def predict_windows(counts, source, folder, last):
 
 def run(scan, folder, last=0):
     """Predict in another process; return how many windows it ran, None if it was killed."""
-    context = multiprocessing.get_context("forkserver")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=predict_windows, args=(sender, scan, folder, last))
-    with receiver, sender:
-        process.start()
-        process.join(120)
-        count = receiver.recv() if receiver.poll() else None
-    assert process.exitcode == (-signal.SIGKILL if last else 0)
-    process.close()
-    return count
+    return windows_run(predict_windows, scan, folder, last, is_killed=bool(last))
 
 
 def test_a_killed_run_goes_on(tmp_path):

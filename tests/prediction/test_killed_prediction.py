@@ -1,13 +1,13 @@
 """A prediction that was killed goes on where it was."""
 
 import json
-import multiprocessing
 import os
 import signal
 
 import numpy as np
 import pytest
 import torch
+from killed_runs import windows_run
 
 import voxpipe as vp
 from voxpipe.volumes.conversion import volume_file
@@ -52,16 +52,7 @@ def predict_windows(counts, source, result, last, way):
 
 def run(scan, result, last=0, way="straight"):
     """Predict in another process; return how many windows it ran, None if it was killed."""
-    context = multiprocessing.get_context("forkserver")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=predict_windows, args=(sender, scan, result, last, way))
-    with receiver, sender:
-        process.start()
-        process.join(120)
-        count = receiver.recv() if receiver.poll() else None
-    assert process.exitcode == (-signal.SIGKILL if last else 0)
-    process.close()
-    return count
+    return windows_run(predict_windows, scan, result, last, way, is_killed=bool(last))
 
 
 @pytest.mark.parametrize(
