@@ -114,17 +114,12 @@ class RangeBackend(ChunkedBackend):
         check_chunk_bytes(size, name)
         # Options of a subclass may change its ranges: no two objects share tiles.
         token = f"tiles {next(_NUMBERS)} of {name}"
-        ranges = RangedChunks(store, _Places(keys), _NoDecoder(), token, 0, name)
+        decodes: Any = None  # ``_FetchedTiles`` does
+        ranges = RangedChunks(store, _Places(keys), decodes, token, 0, name)
         self._tile_store = store
-        array = ChunkedArray(
-            header.shape,
-            tile,
-            header.disk_dtype,
-            fill,
-            source=_Tiles(self, ranges, token),
-            cache=opening_session().chunks,
-            token=token,
-        )
+        source, cache = _Tiles(self, ranges, token), opening_session().chunks
+        form = header.shape, tile, header.disk_dtype, fill
+        array = ChunkedArray(*form, source=source, cache=cache, token=token)
         super().__init__(array, Layout(header.shape, (0,), (1, 2, 3)), files, header, name)
 
     @abstractmethod
@@ -178,13 +173,6 @@ class _Places(ChunkMap):
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
         return ObjectRanges(self._keys, *np.asarray(chunks, np.int64).reshape(-1, 3).T)
-
-
-class _NoDecoder:
-    """The tiles decode their ranges."""
-
-    def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
-        raise NotImplementedError
 
 
 class _Tiles(ChunkSource):
