@@ -448,5 +448,5 @@ def _deciding(sink: Pipe) -> Iterator[tuple[str, str, bool]]:
         traits = traits_of(pipe)
         # Pipes that make items ahead, or stay in this process, keep the order.
         decides = not (traits.per_item or traits.watches or traits.ahead or traits.main_process)
-        if decides or vars(pipe).get("why") == NOT_LAZY:  # of which voxels are others
+        if decides or vars(pipe).get("why") == NOT_LAZY:  # a flush changes voxels
             yield chained_name(pipe), fingerprint_of_pipe(pipe), is_switched_off(pipe)

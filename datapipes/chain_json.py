@@ -87,7 +87,7 @@ def chain_to_json(pipe: Pipe) -> dict[str, Any]:
     for one, parents in pairs:
         try:
             nodes.append(_node_of(one, parents, numbers))
-            with warnings.catch_warnings():  # it warned when it was made
+            with warnings.catch_warnings():  # the pipe warned at its construction
                 warnings.simplefilter("ignore")
                 # Sources stay: some list a storage when they are made.
                 twin = reader.add(nodes[-1], None if parents else one)

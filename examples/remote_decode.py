@@ -27,7 +27,7 @@ from voxpipe.datapipes.iter import IterableWrapper
 from voxpipe.graph import Pipe, Refused, RewriteResult, Rule, Site, Traits, parents_of, walk
 
 LONGEST_WAIT = 10.0  # seconds for one answer of the server
-# Of this machine: no proxy stands in between.
+# On this machine, so no proxy is used.
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 

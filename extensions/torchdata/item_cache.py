@@ -130,7 +130,7 @@ class ItemCache(SameLength, form="cache_items"):
         end: Any = IterableWrapper([], deepcopy=False)
         for pipe in pipes:
             end = with_parents(pipe, [end])
-        self.part = ((end,),)  # in two tuples, which hold no parent
+        self.part = ((end,),)  # the search for parents does not enter a tuple in a tuple
         # The search for generators and values of functions does not enter pipes.
         self.contents = [_settings(pipe) for pipe in pipes]
         self.once = WarnOnce()

@@ -1,5 +1,7 @@
 """Preferences of pipes for reads: negotiated with the store and the memory, and shown."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import zarr
@@ -20,8 +22,6 @@ BUDGET = Budget(2**31, workers=2, batches_ahead=4)
 
 def agreed(hint, layout=STORE, budget=BUDGET):
     """Return the scheme with a hint, and without."""
-    from dataclasses import replace
-
     return choose_scheme(layout, replace(DEMAND, hint=hint), budget), choose_scheme(
         layout, DEMAND, budget
     )

@@ -62,7 +62,6 @@ class TestRawFrames(StoreContract):
 @pytest.mark.parametrize("axes", ["zyx", "tyx", "yxz", "zxy"])
 def test_every_region(tmp_path, counts, axes):
     """Each region is that of the whole array, whatever files and axes it crosses."""
-    is_last = axes == "yxz"  # frames along the last two axes: here x and z
     paths = written(tmp_path, FRAMES, counts, b"HEAD", b"T")
     volume = vp.raw_volume(
         paths, dtype="<u2", shape=(6, 3, 4), axes=axes, frame_header_bytes=4, frame_footer_bytes=1
@@ -70,7 +69,7 @@ def test_every_region(tmp_path, counts, axes):
     turn = {"zyx": (2, 1, 0), "tyx": (0, 2, 1), "yxz": (1, 0, 2), "zxy": (1, 2, 0)}[axes]
     expected = FRAMES.transpose(turn)
     expected = expected[..., None] if axes == "tyx" else expected[None]
-    assert volume.shape == expected.shape, is_last
+    assert volume.shape == expected.shape
     assert (volume.numpy() == expected).all()
     for start in np.ndindex(*expected.shape):
         part = tuple(slice(n, n + 2) for n in start)
