@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from ..batching.job import Watch
@@ -12,6 +13,7 @@ from ..core.context import ContextKey, holding
 from ..core.counters import PIPE_STATS, PipeCounts, counts_here
 from ..core.memory import MEMORY_SAMPLER, array_bytes
 from ..datapipes.datapipe import SameLength
+from ..datapipes.numbered import Each, Numbered
 from ..graph import (
     Change,
     Pipe,
@@ -51,31 +53,50 @@ class Timer(SameLength):
     def __iter__(self) -> Iterator[Any]:
         parent = iter(self.parent)
         while True:
-            outer, inside = _OUTER.get(), PipeCounts()
-            start, before = time.perf_counter(), counts_here()
-            item, at_end = None, False
-            try:
-                with holding(_OUTER, inside):
-                    item = next(parent)
-            except StopIteration:
-                at_end = True
-            finally:
-                seconds, tally = time.perf_counter() - start, counts_here() - before
-                own = PipeCounts(
-                    int(not at_end),
-                    seconds - inside.seconds,
-                    tally - inside.tally,
-                    wait=inside.seconds,
-                    bytes_out=array_bytes(item),
-                    resident=MEMORY_SAMPLER.read(),
-                )
-                PIPE_STATS.add((self.profile, self.pipe), own)
-                if outer is not None:
-                    outer.seconds += seconds
-                    outer.tally = outer.tally + tally
-            if at_end:
+            item = self._timed(partial(next, parent, _END))
+            if item is _END:
                 return
             yield item
+
+    def by_number(self, items: Any) -> Any:
+        return None if items is None else _Timed(items, self._timed)
+
+    def _timed(self, make: Callable[[], Any]) -> Any:
+        outer, inside = _OUTER.get(), PipeCounts()
+        start, before = time.perf_counter(), counts_here()
+        item = _END
+        try:
+            with holding(_OUTER, inside):
+                item = make()
+            return item
+        finally:
+            seconds, tally = time.perf_counter() - start, counts_here() - before
+            at_end = item is _END
+            own = PipeCounts(
+                int(not at_end),
+                seconds - inside.seconds,
+                tally - inside.tally,
+                wait=inside.seconds,
+                bytes_out=array_bytes(None if at_end else item),
+                resident=MEMORY_SAMPLER.read(),
+            )
+            PIPE_STATS.add((self.profile, self.pipe), own)
+            if outer is not None:
+                outer.seconds += seconds
+                outer.tally = outer.tally + tally
+
+
+_END = object()
+
+
+class _Timed(Each):
+    """Items of which each is timed with those that it is made of."""
+
+    def __init__(self, items: Numbered, timed: Callable[[Callable[[], Any]], Any]) -> None:
+        super().__init__(items, timed, None)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._make(partial(self._items.__getitem__, number))
 
 
 def without_timers(sink: Pipe) -> Pipe:

@@ -77,9 +77,16 @@ def shorten(value: Any) -> str:
     if isinstance(value, functools.partial):
         return f"partial({shorten(value.func)}, …)"
     has_name = callable(value) and hasattr(value, "__name__")
-    text = value.__name__ if has_name else _BEGINNING.repr(public_value(value))
+    text = value.__name__ if has_name else _BEGINNING.repr(public_value(_first_of(value)))
     text = public_text(" ".join(text.split()))
     return text if len(text) <= _LONGEST_ARGUMENT else text[: _LONGEST_ARGUMENT - 1] + "…"
+
+
+def _first_of(value: Any) -> Any:
+    """Return a list or mapping without entries that are not shown."""
+    if type(value) is dict and len(value) > _DEEPEST:
+        return dict(itertools.islice(value.items(), _DEEPEST + 1))
+    return value[: _DEEPEST + 1] if type(value) in (list, tuple) else value
 
 
 class _Beginning(reprlib.Repr):

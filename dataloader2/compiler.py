@@ -19,6 +19,7 @@ from ..core.settings import check_settings
 from ..core.stream import MAX_EPOCH
 from ..core.validate import validate_int
 from ..datapipes.cost import AccessPattern, measure_access
+from ..datapipes.numbered import with_whole_shuffles
 from ..graph import Change, Pipe, clone, is_pipe, traits_of, verify, walk
 from ..reading_services import ReadingService, ReadingServiceInterface
 from ..reading_services.main_process_tail import MainProcessTail, detach_tail
@@ -159,8 +160,10 @@ def compile_chain(
             graph = _verify(adapter, result.after)
         else:  # a function, or a subclass in torchdata's form
             graph = _verify(adapter, adapter(graph))
+    order = changes_of_order(original, graph)
+    graph = with_whole_shuffles(graph)
     body, tail = detach_tail(graph, service)
-    work, order = service.distribute(body), changes_of_order(original, graph)
+    work = service.distribute(body)
     for lint in (each for each in adapters if isinstance(each, Lint)):
         if mistake := lint.mistake_of_workers(body, getattr(work, "workers", 0)):
             warn(str(mistake), LintWarning)

@@ -61,6 +61,7 @@ from .iterator import (
     Turn,
     shown_to_frameworks,
 )
+from .requested import BatchesByNumber
 from .state import Outline, State, checkpoint_of, in_folders, restorer, saved_shares
 
 # By number, as a set of weak references cannot be looked through while other threads add to it.
@@ -79,7 +80,7 @@ def _free(service: ReadingService, tails: list[MainProcessTail]) -> None:
             tail.shutdown()
 
 
-class DataLoader2(ForFrameworks):
+class DataLoader2(BatchesByNumber, ForFrameworks):
     """Iterate over a chain of datapipes.
 
     Batch *b* of epoch *e* is a function of (graph, seed, e, b): workers, prefetching and
@@ -143,7 +144,8 @@ class DataLoader2(ForFrameworks):
         # Where errors without a place of their own point: the last pipe that knows its line.
         self._origin = ([None, *filter(None, map(origin_of, walk(self._original)))])[-1]
         # A copy: one service object may be given to several loaders.
-        self._service = copy.copy(check_service(reading_service) or InProcessReadingService())
+        self._given_service = check_service(reading_service) or InProcessReadingService()
+        self._service = copy.copy(self._given_service)
         self.reading_service = self._service
         self._tails: list[MainProcessTail] = []
         self._fuse, adapters = as_flag("fuse", fuse), adapter_list(datapipe_adapter_fn)
@@ -238,6 +240,7 @@ class DataLoader2(ForFrameworks):
         in_turn = not (isinstance(work, ReplicatedWork) and work.as_ready)
         step = 1 if in_turn else max(1, service.shares(work))
         listings = hold_listings(self._original)
+        self._outline.hash_lists()  # for states, which then take no time
         running = service.epoch(work, seed, here.epoch, here.cursor)
         if take_listings(listings, self._original):  # rank 0 had listed other cases
             self._outline = self._outline.on(self._original)

@@ -317,17 +317,33 @@ class Outline:
         """Return the outline of the same chain with the cases of ``sink``."""
         return replace(self, sink=sink)
 
-    @cached_property
+    @property
     def data(self) -> str:
         """Hash of the cases; makes the list, and opens none."""
-        hashes = [p.data_hash() for p in walk(self.sink) if hasattr(type(p), "data_hash")]
-        return hashlib.blake2b("".join(hashes).encode(), digest_size=8).hexdigest()
+        return self._of_cases[0]
 
-    @cached_property
+    @property
     def cases(self) -> str:
         """How many cases there are, and a short hash of each run of them; empty if unknown."""
-        count = sum(1 for _ in self._texts())
-        return "" if not count else _in_runs(self._texts(), count, -(-count // _MOST_CASE_RUNS))
+        return self._of_cases[1]
+
+    @cached_property
+    def _of_cases(self) -> tuple[str, str]:
+        sources: list[Any] = [pipe for pipe in walk(self.sink) if hasattr(type(pipe), "data_hash")]
+        listed = [pipe for pipe in sources if hasattr(type(pipe), "data_texts")]
+        count = sum(map(len, listed))
+        size = -(-count // _MOST_CASE_RUNS)
+        hashes = _hashes_of_runs(self._texts(), size) if count else []
+        others = [pipe.data_hash() for pipe in sources if pipe not in listed]
+        data = "".join([str(count), *hashes, *others]).encode()
+        digest = hashlib.blake2b(data, digest_size=8).hexdigest()
+        return digest, _short(count, size, hashes) if count else ""
+
+    def hash_lists(self) -> None:
+        """Hash the cases, unless a sequence makes them when asked."""
+        sources = [pipe for pipe in walk(self.sink) if hasattr(type(pipe), "data_texts")]
+        if all(isinstance(getattr(pipe, "cases", []), (list, tuple)) for pipe in sources):
+            self.data  # noqa: B018  kept
 
     def _texts(self) -> Iterator[str]:
         for pipe in walk(self.sink):
@@ -368,7 +384,7 @@ class Outline:
         """Return where the lists of cases begin to differ; nothing if the state does not know."""
         try:
             count, size, hashes = cases.split("/")
-            runs = _in_runs(self._texts(), int(count), int(size)).split("/")[2]
+            runs = "".join(one[:_DIGITS] for one in _hashes_of_runs(self._texts(), int(size)))
         except ValueError:  # an older state, or one without cases
             return ""
         texts = list(self._texts())
@@ -388,15 +404,17 @@ class Outline:
 _DIGITS = 4
 
 
-def _in_runs(texts: Iterator[str], count: int, size: int) -> str:
-    """Return the number of cases, how many are in a run, and a hash of each run."""
+def _hashes_of_runs(texts: Iterator[str], size: int) -> list[str]:
+    """Return a hash of each run of so many cases."""
     if size < 1:
         raise ValueError(f"a run has at least one case, got {size}")
-    hashes = []
-    while run := list(islice(texts, size)):
-        digest = hashlib.blake2b("\0".join(run).encode(), digest_size=_DIGITS // 2)
-        hashes.append(digest.hexdigest())
-    return f"{count}/{size}/{''.join(hashes)}"
+    runs = iter(lambda: list(islice(texts, size)), [])
+    return [hashlib.blake2b("\0".join(run).encode(), digest_size=8).hexdigest() for run in runs]
+
+
+def _short(count: int, size: int, hashes: Sequence[str]) -> str:
+    """Return the number of cases, how many are in a run, and a short hash of each run."""
+    return f"{count}/{size}/{''.join(one[:_DIGITS] for one in hashes)}"
 
 
 def _name(entry: str) -> str:

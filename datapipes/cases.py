@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import operator
 import os
 import posixpath
 import re
@@ -15,7 +16,8 @@ from ..core import Sample
 from ..core.call_site import is_looking_ahead
 from ..core.context import ContextKey
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError
-from ..core.redact import RedactedDict, public_name
+from ..core.lru_cache import cached_property
+from ..core.redact import RedactedDict, public_name, public_value
 from ..core.suggest import closest, path_hint
 from ..core.validate import count_text
 from ..graph import Pipe, rebuild, walk
@@ -26,6 +28,7 @@ from ..volumes import Manifest, Volume, catalog_volume, read_manifest
 from .case_names import CASE, Match, is_hidden, name_by_folder, name_by_stars, name_of, names_of
 from .datapipe import locate_errors
 from .epoch import SeedStamper
+from .numbered import Numbered
 
 _STARS_NAME = (
     "Write the pattern so that one star stands for all of a name: a ? or [...] is no part of it, "
@@ -48,45 +51,59 @@ def _plain_place(place: str | os.PathLike[str]) -> str:
     return text.rstrip("/") if is_url(text) else text
 
 
-def _identity_of(place: str) -> str:
-    """Return a place as it counts in states: one spelling, in the folder of the saved state."""
-    # Most are spelled so already, and there may be a million of them.
-    has_other_spelling = "//" in place or "/." in place or ":" in place or place[-1:] == "/"
-    if has_other_spelling or place[:1] in "~.":
-        place = _plain_place(place)
-    elif place[0] != "/":
-        place = os.path.join(os.getcwd(), place)
-    pairs = [(_plain_place(here), before) for before, here in (FOLDERS.get() or {}).items()]
-    for here, before in sorted(pairs, key=lambda pair: -len(pair[0])):  # the innermost first
-        if place == here or place.startswith(f"{here}/"):
-            return _plain_place(before) + place[len(here) :]
-    return place
+class _Identity:
+    """How places count in states: one spelling, in the folder of the saved state."""
 
+    def __init__(self) -> None:
+        pairs = [(_plain_place(here), before) for before, here in (FOLDERS.get() or {}).items()]
+        # The innermost first.
+        self._moved = sorted(pairs, key=lambda pair: -len(pair[0]))
 
-def _text_of(value: Any) -> str:
-    """Return the identity of a value of a case: its place, its name, or its type."""
-    if isinstance(value, os.PathLike):
-        return _identity_of(os.fspath(value))
-    if not isinstance(value, str):
-        return type(value).__name__
-    # A text without a slash may be a name, which does not depend on the folder.
-    return _identity_of(value) if "/" in value else value
+    def of(self, value: Any) -> str:
+        """Return the identity of a value of a case: its place, its name, or its type."""
+        if isinstance(value, os.PathLike):
+            return self.of_place(os.fspath(value))
+        if not isinstance(value, str):
+            return type(value).__name__
+        # A text without a slash may be a name, which does not depend on the folder.
+        return self.of_place(value) if "/" in value else value
+
+    def of_place(self, place: str) -> str:
+        """Return the identity of a path or URL."""
+        # Most are spelled so already, and there may be a million of them.
+        has_other_spelling = "//" in place or "/." in place or ":" in place or place[-1:] == "/"
+        if has_other_spelling or place[:1] in "~.":
+            place = _plain_place(place)
+        elif place[0] != "/":
+            place = os.path.join(os.getcwd(), place)
+        for here, before in self._moved:
+            if place == here or place.startswith(f"{here}/"):
+                return _plain_place(before) + place[len(here) :]
+        return place
 
 
 class _CaseSource(SeedStamper):
-    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield name and volumes of each case."""
+    def case(self, number: int) -> tuple[str, dict[str, Any]]:
+        """Return name and volumes of a case of this pass."""
         raise NotImplementedError
 
-    def __iter__(self) -> Iterator[Sample]:
-        yield from self.samples()
+    def __len__(self) -> int:
+        raise NotImplementedError
 
-    def samples(self) -> Iterator[Sample]:
-        """Yield a sample for each case, under the seed of this pass."""
-        seed, epoch = self._next_run()
-        of_source = self._identity(0)[:-1]  # the entries before the index of a case
-        for index, (name, data) in enumerate(self.each_case()):
-            yield Sample(data, case=name, identity=(*of_source, index), seed=seed, epoch=epoch)
+    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield name and volumes of each case of this pass."""
+        return map(self.case, range(len(self)))
+
+    def begin_pass(self) -> None:
+        """Have the cases of a new pass."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        # No generator: list(pipe) calls len() before the first next(), and both are of one pass.
+        self.begin_pass()
+        return iter(_Samples(self))
+
+    def by_number(self, items: Any) -> Numbered:
+        return _Samples(self, begins=True)
 
     def settings(self) -> Any:
         """Return nothing: :meth:`data_hash` covers the cases."""
@@ -107,10 +124,29 @@ class _CaseSource(SeedStamper):
 
     def data_hash(self) -> str:
         """Return 16 hex digits over the cases."""
-        digest = hashlib.blake2b(digest_size=8)
-        for text in self.data_texts():
-            digest.update(f"{text}\0".encode())
-        return digest.hexdigest()
+        return hashlib.blake2b("\0".join(self.data_texts()).encode(), digest_size=8).hexdigest()
+
+
+class _Samples(Numbered):
+    """The samples of a source in one pass, under its seed."""
+
+    def __init__(self, source: _CaseSource, *, begins: bool = False) -> None:
+        self._source, self._begins = source, begins
+
+    @cached_property
+    def _pass(self) -> tuple[int, int, tuple[int, ...], int]:
+        if self._begins:
+            self._source.begin_pass()
+        of_source = self._source._identity(0)[:-1]  # the entries before the index of a case
+        return (*self._source._next_run(), of_source, len(self._source))
+
+    def __len__(self) -> int:
+        return self._pass[3]
+
+    def __getitem__(self, number: int) -> Sample:
+        seed, epoch, of_source, _ = self._pass
+        name, data = self._source.case(number)
+        return Sample(data, case=name, identity=(*of_source, number), seed=seed, epoch=epoch)
 
 
 class FromCases(_CaseSource):
@@ -133,10 +169,13 @@ class FromCases(_CaseSource):
     """
 
     form_name = "from_cases"
+    takes_data: ClassVar[bool] = True
 
     def __init__(self, cases: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
         self.cases: Any = cases
+        # Names of cases that carry none; copies of the pipe share them.
+        self._named = SimpleNamespace(cases=[], names=[])
         if isinstance(cases, Mapping):
             msg = "from_cases takes a list of cases, got one mapping"
             do = "Write brackets around it: from_cases([{...}]); one mapping is one case."
@@ -150,16 +189,38 @@ class FromCases(_CaseSource):
             return
         raise SampleError(msg, do=do).at(self.origin)
 
-    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        # Another sequence may make its cases when asked: each is asked for once.
-        names = names_of(self.cases) if isinstance(self.cases, (list, tuple)) else None
-        for index, case in enumerate(self.cases):
-            if not isinstance(case, Mapping):
-                msg = f"case {index} is a {type(case).__name__}, not a mapping of key to volume"
-                do = 'Write each case as {"image": ..., "label": ...}.'
-                raise SampleError(msg, do=do).at(self.origin)
-            data = {k: v for k, v in case.items() if k != CASE}
-            yield names[index] if names else str(case.get(CASE, name_of(data, index))), data
+    def public_arguments(self) -> Any:
+        if not self.takes_data:
+            return super().public_arguments()
+        losses: list[str] = []
+        cases = public_value(self.cases, losses=losses)
+        self._hides_arguments = bool(losses)
+        return (cases,), {}
+
+    def begin_pass(self) -> None:
+        super().begin_pass()
+        cases, seen = self.cases, self._named.cases
+        if len(cases) != len(seen) or not all(map(operator.is_, cases, seen)):
+            self._named.cases = self._named.names = []
+
+    def case(self, number: int) -> tuple[str, dict[str, Any]]:
+        case = self.cases[number]
+        if not isinstance(case, Mapping):
+            msg = f"case {number} is a {type(case).__name__}, not a mapping of key to volume"
+            do = 'Write each case as {"image": ..., "label": ...}.'
+            raise SampleError(msg, do=do).at(self.origin)
+        data = {k: v for k, v in case.items() if k != CASE}
+        if CASE in case:
+            return str(case[CASE]), data
+        # Another sequence may make its cases when asked: each is asked for by itself.
+        if not isinstance(self.cases, (list, tuple)):
+            return name_of(data, number), data
+        if not self._named.names:
+            self._named.cases, self._named.names = [*self.cases], names_of(self.cases)
+        return self._named.names[number], data
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_named": SimpleNamespace(cases=[], names=[])}
 
     def __len__(self) -> int:
         return len(self.cases)
@@ -171,8 +232,9 @@ class FromCases(_CaseSource):
         return map(str, self.cases[:_LOOKED_AT])
 
     def data_texts(self) -> Iterator[str]:
+        text_of = _Identity().of
         for case in self.cases:
-            yield ", ".join([f"{key}={_text_of(value)}" for key, value in case.items()])
+            yield ", ".join([f"{key}={text_of(value)}" for key, value in case.items()])
 
 
 class FindsCases(_CaseSource):
@@ -204,11 +266,10 @@ class FindsCases(_CaseSource):
         """Let this pass have these cases, which another rank has listed."""
         self._listing.cases = cases
 
-    def __iter__(self) -> Iterator[Sample]:
-        # No generator: list(pipe) calls len() before the first next(), and both are of one pass.
+    def begin_pass(self) -> None:
         if not (self.looks_once or self._listing.is_held or is_looking_ahead()):
             self._listing.cases = None
-        return self.samples()
+        super().begin_pass()
 
 
 def hold_listings(graph: Pipe, *, anew: bool = False) -> Pipe:
@@ -323,9 +384,9 @@ class ListCases(FindsCases):
                 msg = f"without a folder, {key}= needs one * or more for the case: {text!r}"
                 raise ValueError(msg)
 
-    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for case in self.listing():
-            yield case[CASE], {k: v for k, v in case.items() if k != CASE}
+    def case(self, number: int) -> tuple[str, dict[str, Any]]:
+        case = self.listing()[number]
+        return case[CASE], {k: v for k, v in case.items() if k != CASE}
 
     def __len__(self) -> int:
         """Return the number of cases of this pass; list the storage before the first."""
@@ -349,9 +410,9 @@ class ListCases(FindsCases):
         """Return the patterns; credentials stay out, those in URLs too."""
         url, patterns = self._show()
         if url is None:
-            patterns = {key: _identity_of(pattern) for key, pattern in patterns.items()}
+            patterns = {key: _Identity().of_place(one) for key, one in patterns.items()}
         else:
-            url = _identity_of(url)
+            url = _Identity().of_place(url)
         return (url, patterns, self.optional) if self.optional else (url, patterns)
 
     def _show(self) -> tuple[str | None, dict[str, str]]:
@@ -367,8 +428,9 @@ class ListCases(FindsCases):
         return [str(self.path), *self.patterns.values()]
 
     def data_texts(self) -> Iterator[str]:
+        identity_of = _Identity().of_place
         for case in self.listing():
-            texts = [f"{k}={v if k == CASE else _identity_of(v)}" for k, v in case.items()]
+            texts = [f"{k}={v if k == CASE else identity_of(v)}" for k, v in case.items()]
             yield ", ".join(texts)
 
     def look(self) -> list[dict[str, Any]]:
@@ -526,8 +588,9 @@ class FromManifest(_CaseSource):
             for case, entries in self.manifest.cases().items()
         ]
 
-    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield from ((case, dict(volumes)) for case, volumes in self._cases)
+    def case(self, number: int) -> tuple[str, dict[str, Any]]:
+        case, volumes = self._cases[number]
+        return case, dict(volumes)
 
     def __len__(self) -> int:
         return len(self._cases)

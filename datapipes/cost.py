@@ -39,7 +39,8 @@ from ..volumes import Volume
 from ..volumes.catalog.whole_pass import ForegroundRule, has_histogram, has_statistics, known_box
 from ..volumes.scheme import AccessHint, Demand, StoreLayout
 from .datapipe import DataPipe
-from .epoch import copy_for_epoch, items_from, may_look_ahead
+from .epoch import copy_for_epoch, may_look_ahead
+from .numbered import items_from
 from .patch_sampler import PatchSampler
 from .shuffle_plans import Interleave
 from .spatial import DataDependentPipe, PipeSteps
@@ -115,7 +116,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> Co
     if planner is None:
         return None
     with looking_ahead():
-        items = islice(copy_for_epoch(planner, seed, epoch), PLANS)
+        items = islice(items_from(copy_for_epoch(planner, seed, epoch), 0), PLANS)
         plans = list(items)
         samples = [patches for item in plans if (patches := _patches_in(item))]
         means = _means([list(patches.values()) for patches in samples])

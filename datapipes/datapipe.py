@@ -249,6 +249,8 @@ class PipeBase:
     """Base of both kinds of pipes: its place in the user's code, and its arguments."""
 
     form_name: ClassVar[str] = ""  # name of the chained form
+    takes_data: ClassVar[bool] = False
+    """Whether arguments are data of any length, which only ``public_arguments`` looks through."""
     origin: CallSite  # where the user wrote it
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _hides_arguments: bool = False  # whether credentials are left out of ``_arguments``
@@ -270,6 +272,8 @@ class PipeBase:
         pipe = super().__new__(cls)
         values = tuple(a for a in args if not is_pipe(a))
         pipe.origin = caller(call_text(cls.form_name or cls.__name__, values, kwargs))
+        if cls.takes_data:
+            return pipe
         # A state can be resumed with other credentials.
         own = {k: v for k, v in kwargs.items() if not (is_pipe(v) or k in CREDENTIALS)}
         losses: list[str] = []
@@ -280,6 +284,10 @@ class PipeBase:
         if losses:
             pipe._hides_arguments = True
         return pipe
+
+    def public_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Return the arguments by place and by name without credentials; None if unknown."""
+        return vars(self).get("_arguments")
 
     @property
     def source_datapipe(self) -> Any:
@@ -373,6 +381,14 @@ class DataPipe(PipeBase, _Pipe):
         """Return the pipe's work on items as values that need no torch; None if it cannot.
 
         Workers whose every pipe can are sent these and never import torch.
+        """
+        return None
+
+    def by_number(self, items: Any) -> Any:
+        """Return the items of the coming pass by their numbers; None where that is unknown.
+
+        ``items`` are those of the parent, a :class:`~voxpipe.datapipes.numbered.Numbered`; None for
+        a source. Reads and draws nothing before an item is asked for.
         """
         return None
 

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import resolve_name
-from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -29,14 +28,11 @@ from ..graph import (
     Pipe,
     chained_name,
     clone,
-    describe,
     is_own,
     is_pipe,
     parents_of,
-    readers,
     traits_of,
     walk,
-    with_parents,
 )
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
@@ -223,43 +219,6 @@ def seed_again(graph: Pipe, seed: int) -> None:
             pipe.set_seed(seed)
         elif number is not None:
             pipe.set_seed(Stream(seed, 0, (number,), type(pipe).__name__).integer())
-
-
-class _Rest(DataPipe):
-    """A pass that was begun: the items that are left of it."""
-
-    def __init__(self, pipe: Pipe, passed_over: int) -> None:
-        super().__init__()
-        self._whole = pipe
-        self._items = islice(pipe, passed_over, None)
-        self.passed_over = passed_over
-        """Number of skipped items: errors name an item by its number in the whole pass."""
-
-    def describe(self) -> str:
-        return describe(self._whole)
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from self._items
-
-
-def items_from(planner: Pipe, start: int) -> Iterator[Any]:
-    """Return the items of a pass from the one numbered ``start`` on."""
-    # Skipped items do not run through pipes at the end that make one item of one and remember
-    # nothing. Pipes that shuffle, open or cut do run: only they know these items.
-    counts = readers(planner)
-    tail: list[Pipe] = []
-    pipe = planner
-    while start and counts[id(pipe)] <= 1:
-        traits = traits_of(pipe)
-        own = isinstance(pipe, DataPipe) and traits.per_item and not traits.runs_user_code
-        if not own or traits.watches or len(parents_of(pipe)) != 1:
-            break
-        tail.append(pipe)
-        (pipe,) = parents_of(pipe)
-    sink: Pipe = _Rest(pipe, start) if tail else pipe
-    for reader in reversed(tail):
-        sink = with_parents(reader, [sink])
-    return iter(sink) if tail else islice(pipe, start, None)
 
 
 def copy_for_epoch(planner: Pipe, seed: int, epoch: int) -> Pipe:

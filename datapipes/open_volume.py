@@ -14,6 +14,7 @@ from ..batching.collate import LikelyLabels
 from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
 from ..core.errors import LikelyLabel, LikelyMistake, SampleError, VolumeReadError, add_location
+from ..core.lru_cache import cached_property
 from ..core.redact import RedactedDict, public_text, server_of
 from ..core.suggest import colours_hint, few_names, looks_like_label
 from ..core.validate import as_choice, as_keys, is_empty_cell
@@ -30,6 +31,7 @@ from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
 from .datapipe import SameLength, chained_form, wrong_item
 from .epoch import SeedStamper, warn_of_generators
+from .numbered import Each, LeftOut, Numbered
 from .op_pipe import (
     check_policies,
     nearest_key,
@@ -232,16 +234,12 @@ class OpenVolume(SeedStamper, SameLength):
         warn_of_generators(self, reader_kwargs.get("reader"))
 
     def __iter__(self) -> Iterator[Sample]:
-        run = self._by_server = None
-        # Loaders keep remote stores open from one epoch to the next.
-        renews = self._run is None
-        # Identifies this pass for processes that read together; no draw depends on it.
-        by = uuid.uuid4().hex
+        this_pass = _Pass(self)
         for position, item in enumerate(self.parent):
-            if not isinstance(item, Sample):
-                run = run or self._next_run()
-                item = self._sample(item, position, *run)
-            yield self._open(item, by, renews=renews)
+            yield this_pass.opened(item, position)
+
+    def by_number(self, items: Any) -> Any:
+        return None if items is None else _Opened(items, self)
 
     def _sample(self, item: Any, position: int, seed: int, epoch: int) -> Sample:
         if not isinstance(item, Mapping):
@@ -456,6 +454,44 @@ class OpenVolume(SeedStamper, SameLength):
             return (*own, sorted((key, one.fingerprint()) for key, one in self.axis_map.items()))
         # States saved before there were axis maps still fit.
         return own if self.axis_map is None else (*own, self.axis_map.fingerprint())
+
+
+class _Pass:
+    """One pass of an ``open_volume()``."""
+
+    def __init__(self, pipe: OpenVolume) -> None:
+        self._pipe = pipe
+        pipe._by_server = None
+        # Loaders keep remote stores open from one epoch to the next.
+        self._renews = pipe._run is None
+        # Identifies this pass for processes that read together; no draw depends on it.
+        self._by = uuid.uuid4().hex
+
+    @cached_property
+    def _run(self) -> tuple[int, int]:
+        return self._pipe._next_run()
+
+    def opened(self, item: Any, position: int) -> Sample:
+        """Return the sample of an item with its volumes."""
+        if not isinstance(item, Sample):
+            item = self._pipe._sample(item, position, *self._run)
+        return self._pipe._open(item, self._by, renews=self._renews)
+
+
+class _Opened(Each):
+    """The opened samples of one pass by their numbers."""
+
+    def __init__(self, items: Numbered, pipe: OpenVolume) -> None:
+        super().__init__(items, str, pipe)
+        self._pass = _Pass(pipe)
+
+    def __getitem__(self, number: int) -> Any:
+        item = self._items[number]
+        try:
+            return self._pass.opened(item, number)
+        except Exception as error:
+            self._note(number, item, error)
+        raise LeftOut
 
 
 def _repeats_objects(parent: Pipe) -> bool:

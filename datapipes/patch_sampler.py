@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from ..core import CallSite, Sample
 from ..core.call_site import shorten, warn
 from ..core.errors import LikelyMistake, PatchSizeError, SampleError, missing_key_hint
+from ..core.lru_cache import cached_property
 from ..core.validate import as_count
 from ..graph import Pipe
 from ..spatial import (
@@ -46,12 +46,12 @@ from .datapipe import (
     with_progress,
 )
 from .epoch import count_planned
+from .numbered import Patches, Visit
 from .op_pipe import refuse_unknown_arguments
 from .spatial import PipeSteps, add_steps, named_volume, pending_of
 
 # Longer than any axis of any volume.
 _LONGEST = 2**31
-T = TypeVar("T")
 SAMPLINGS = ("uniform", "grid")
 
 
@@ -274,29 +274,62 @@ class PatchSampler(DataPipe):
         return UniformRegion(whole, self.size, steps)
 
     def __iter__(self) -> Iterator[Sample]:
-        if self.sampling != "grid":
-            for count, patch in self.visits():
-                yield from map(patch, range(count))
-            return
-        for sample, (patches, stays) in self._of_samples(lambda one: (one, self._grid(one))):
-            for n, place in self._select(sample, patches, stays):
-                yield add_steps(self, self._step(place), sample, n)
+        for sample in self.parent:
+            try:
+                visit = self._visit(sample)
+            except Exception as error:
+                note_error(self, sample, error)
+            else:
+                yield from map(visit.patch, range(visit.patches))
 
-    def _select(
+    def by_number(self, items: Any) -> Any:
+        each = 0 if self.sampling == "grid" or self.samples_by else self.samples_per_volume
+        return None if items is None else Patches(items, self._visit, each, self)
+
+    def _visit(self, sample: Any) -> Visit:
+        """Return the number of patches of a volume, and a function that makes one."""
+        if self.sampling == "grid":
+            return self._visit_grid(sample, *self._grid(sample))
+        patch, region = self._of_all
+        if patch is None:  # the mask or the weights of a sample are its own
+            op: Any = self._op_of(sample)
+            if self.region is not None:
+                op = replace(op, regional=True) if isinstance(op, WeightedPatch) else op
+                region = self._step(MaskedRegion(self.region, op), 1)
+            patch = self._step(op)
+        # The region draws from the case, before there is an ordinal: one for all patches.
+        start = sample if region is None else add_steps(self, region, sample)
+        count = self._samples(sample) if self.samples_by else self.samples_per_volume
+        return Visit(count, partial(add_steps, self, patch, start))
+
+    @cached_property
+    def _of_all(self) -> tuple[Any, Any]:
+        """Return the steps that all volumes have: the patch and the region."""
+        return self._step(None if self._template else self._uniform), self._step(self.region, 1)
+
+    def _visit_grid(
         self, sample: Sample, patches: Sequence[FixedPatch], stays: NDArray[np.bool_] | None
-    ) -> Iterator[tuple[int, FixedPatch]]:
-        """Yield number and patch of those of a grid that come, which say how many are left out."""
-        numbers = [*range(len(patches))] if stays is None else np.flatnonzero(stays).tolist()
-        ends = {n: [n - before - 1, 0] for before, n in pairwise([-1, *numbers])}
-        if numbers:
-            ends[numbers[-1]][1] = len(patches) - numbers[-1] - 1
+    ) -> Visit:
+        """Return the patches of a grid that come, which say how many are left out."""
+        numbers: Any = range(len(patches)) if stays is None else np.flatnonzero(stays)
         order: Sequence[int] = numbers
         if self.choose is not None:  # also where none stays: the volume is there all the same
             first = patches[0].among(patches[0].window or {}, is_quiet=True)
-            order = self.choose(add_steps(self, self._step(first), sample, 0), numbers)
-        for n in order:
-            window = {**(patches[n].window or {}), **({"skips": ends[n]} if any(ends[n]) else {})}
-            yield n, patches[n].among(window, is_quiet=self.choose is not None)
+            order = self.choose(add_steps(self, self._step(first), sample, 0), [*map(int, numbers)])
+
+        def patch(place: int) -> Sample:
+            n = int(order[place])
+            window = {**(patches[n].window or {})}
+            if len(numbers) < len(patches):
+                at = int(np.searchsorted(numbers, n))
+                before = n - (int(numbers[at - 1]) if at else -1) - 1
+                after = len(patches) - n - 1 if at == len(numbers) - 1 else 0
+                if before or after:
+                    window["skips"] = [before, after]
+            place_of = patches[n].among(window, is_quiet=self.choose is not None)
+            return add_steps(self, self._step(place_of), sample, n)
+
+        return Visit(len(order), patch)
 
     def _samples(self, sample: Any) -> int:
         """Return the number of patches of a volume."""
@@ -307,37 +340,6 @@ class PatchSampler(DataPipe):
         count: Any = sample[by] if isinstance(by, str) else by(sample)
         count = int(count) if isinstance(count, str) and count.isdecimal() else count
         return whole_number(f"samples_per_volume={shorten(by)}", count, least=0)
-
-    def visits(self) -> Iterator[tuple[int, Callable[[int], Sample]]]:
-        """Yield for each volume the number of its patches, and a function that makes one."""
-        # So patches can be taken in any order while none is kept. A grid has no such numbers.
-        uniform = None if self._template else self._uniform
-        of_all = self._step(uniform), self._step(self.region, 1)
-
-        def visit(sample: Any) -> tuple[int, Callable[[int], Sample]]:
-            patch, region = of_all
-            if patch is None:  # the mask or the weights of a sample are its own
-                op: Any = self._op_of(sample)
-                if self.region is not None:
-                    op = replace(op, regional=True) if isinstance(op, WeightedPatch) else op
-                    region = self._step(MaskedRegion(self.region, op), 1)
-                patch = self._step(op)
-            # The region draws from the case, before there is an ordinal: one for all patches.
-            start = sample if region is None else add_steps(self, region, sample)
-            count = self._samples(sample) if self.samples_by else self.samples_per_volume
-            return count, partial(add_steps, self, patch, start)
-
-        return self._of_samples(visit)
-
-    def _of_samples(self, make: Callable[[Any], T]) -> Iterator[T]:
-        """Yield the result of ``make`` for each sample, except failures that may be left out."""
-        for sample in self.parent:
-            try:
-                result = make(sample)
-            except Exception as error:
-                note_error(self, sample, error)
-            else:
-                yield result
 
     def _step(self, op: SpatialOp | None, place: int = 0) -> Any:
         if op is None:

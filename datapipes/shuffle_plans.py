@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import accumulate, groupby, islice, starmap
+from functools import lru_cache, partial
+from itertools import count, groupby, islice
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,15 @@ from ..spatial.lazy.read_plan import ChunkBytes
 from ..spatial.ops.op import whole_number
 from .datapipe import SameLength, chained_form, locate_errors, wrong_item
 from .epoch import copy_for_epoch
-from .patch_sampler import PatchSampler
+from .numbered import (
+    Numbered,
+    Permutation,
+    Reordered,
+    Visits,
+    case_number,
+    items_from,
+    numbered_or_listed,
+)
 
 NONE, GLOBAL, WINDOW, CHUNK_LOCAL = "none", "global", "window", "chunk_local"
 WINDOW_SIZE = 1024
@@ -97,14 +105,6 @@ class ShuffleSpec:
 _LOOKED_AT = 64
 
 
-@dataclass(frozen=True)
-class Visit:
-    """The patches of one volume that come one after another."""
-
-    count: int  # how many
-    patch: Callable[[int], Any]  # returns one, by its number
-
-
 @chained_form("shuffle_plans")
 class ShufflePlans(SameLength):
     """Shuffle patches before anything is read: descriptions change places.
@@ -163,33 +163,81 @@ class ShufflePlans(SameLength):
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        kind = self.spec.kind if self._enabled else NONE
-        draw = Stream(self._seed, 0, (), f"shuffle_plans {kind}").generator()
-        if kind == WINDOW:
-            yield from _shuffle_window(self.parent, self.spec.size, draw)
-        elif kind == GLOBAL:
-            yield from _in_random_order(list(self._visits()), draw)
-        elif kind == CHUNK_LOCAL:
-            yield from self._local(list(self._visits()), draw)
-        else:
+        if not self._enabled or self.spec.kind == NONE:
             yield from self.parent
+        elif self.spec.kind == WINDOW:  # also of a source without an end
+            items = iter(self.parent)
+            for block in count():
+                window = list(islice(items, self._window(block)[1]))
+                if not window:
+                    return
+                order = self._permutation(len(window), block)
+                yield from (window[order(place)] for place in range(len(window)))
+        else:
+            yield from self.by_number(numbered_or_listed(self.parent))
 
-    def _local(self, visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
-        if not visits:
-            return
-        together = max(1, self.spec.size // max(1, visit_bytes(visits[0])))
-        order = draw.permutation(len(visits)).tolist()
-        for first in range(0, len(order), together):
-            yield from _in_random_order([visits[n] for n in order[first : first + together]], draw)
+    def by_number(self, items: Any) -> Any:
+        orders: Any = {GLOBAL: self._globally, WINDOW: self._in_windows, CHUNK_LOCAL: self._locally}
+        order = orders.get(self.spec.kind) if self._enabled else None
+        return items if order is None or items is None else Reordered(items, order)
 
-    def _visits(self) -> Iterator[Visit]:
-        parent = self.parent
-        if isinstance(parent, PatchSampler) and parent.sampling != "grid":
-            yield from starmap(Visit, parent.visits())
-            return
-        for _, items in groupby(parent, _case):
-            group = list(items)
-            yield Visit(len(group), group.__getitem__)
+    def _permutation(self, length: int, block: int = 0) -> Permutation:
+        name = f"shuffle_plans {self.spec.kind}"
+        return Permutation(length, Stream(self._seed, 0, (block,), name))
+
+    def _globally(self, items: Numbered) -> Callable[[int], int]:
+        return self._permutation(len(items))
+
+    def _window(self, block: int) -> tuple[int, int]:
+        """Return the first place of a window, and its length."""
+        # The first one ends somewhere else in each epoch: plans on both sides of an end never mix.
+        size = self.spec.size
+        first = 1 + Stream(self._seed, 0, (), "shuffle_plans window").integer() % size
+        return (first + (block - 1) * size, size) if block else (0, first)
+
+    def _in_windows(self, items: Numbered) -> Callable[[int], int]:
+        first = self._window(0)[1]
+
+        @lru_cache(_WINDOWS)
+        def window(block: int) -> tuple[int, Permutation]:
+            start, length = self._window(block)
+            if not items.holds(start + length - 1):
+                length = len(items) - start
+            return start, self._permutation(length, block)
+
+        def order(place: int) -> int:
+            start, within = window(-(-(place - first + 1) // self.spec.size))
+            return start + within(place - start)
+
+        return order
+
+    def _locally(self, items: Numbered) -> Callable[[int], int]:
+        visits = items.visits()
+        if not visits.number:
+            return int
+        together = max(1, self.spec.size // max(1, visit_bytes(items, visits.span(0))))
+        visit_of = Stream(self._seed, 0, (), "shuffle_plans visits").generator()
+        visit_at = visit_of.permutation(visits.number)
+        ends = np.cumsum(visits.counts()[visit_at])
+
+        @lru_cache(_WINDOWS)
+        def block_of(block: int) -> tuple[int, Permutation]:
+            last = min((block + 1) * together, visits.number) - 1
+            start = int(ends[block * together - 1]) if block else 0
+            return start, self._permutation(int(ends[last]) - start, block)
+
+        def order(place: int) -> int:
+            start, within = block_of(int(np.searchsorted(ends, place, "right")) // together)
+            place = start + within(place - start)
+            at = int(np.searchsorted(ends, place, "right"))
+            before = int(ends[at - 1]) if at else 0
+            return visits.span(int(visit_at[at])).start + place - before
+
+        return order
+
+
+# Windows and blocks whose permutations are kept.
+_WINDOWS = 8
 
 
 def needed_chunks(sample: Any) -> Iterator[ChunkBytes]:
@@ -199,13 +247,14 @@ def needed_chunks(sample: Any) -> Iterator[ChunkBytes]:
             yield from read.chunks((sample.identity[:1], key, place))
 
 
-def visit_bytes(visit: Visit) -> int:
+def visit_bytes(items: Numbered, visit: range) -> int:
     """Return the bytes of the chunks that the patches of a visit touch; 0 if there are none."""
     # Reads a header.
     sizes: dict[tuple[Any, ...], int] = {}
+    some = visit[:_LOOKED_AT]
     with looking_ahead():
-        for number in range(min(visit.count, _LOOKED_AT)):
-            item = visit.patch(number)
+        for number in some:
+            item = items[number]
             if isinstance(item, Sample):
                 # Plans of its own, which keep its estimates.
                 apart = {
@@ -214,30 +263,7 @@ def visit_bytes(visit: Visit) -> int:
                 }
                 chunks = needed_chunks(item.with_data(**apart))
                 sizes.update((each.chunk, each.bytes) for each in chunks)
-    return sum(sizes.values()) * visit.count // max(1, min(visit.count, _LOOKED_AT))
-
-
-def _case(item: Any) -> Any:
-    return item.identity[:1] if isinstance(item, Sample) else None
-
-
-def _in_random_order(visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
-    ends = list(accumulate(visit.count for visit in visits))
-    for number in draw.permutation(ends[-1] if ends else 0).tolist():
-        owner = bisect_right(ends, number)
-        yield visits[owner].patch(number - ends[owner] + visits[owner].count)
-
-
-def _shuffle_window(parent: Any, size: int, draw: np.random.Generator) -> Iterator[Any]:
-    """Yield the items of a window at random; one that went out is replaced by the next."""
-    items = iter(parent)
-    window = list(islice(items, size))
-    for item in items:
-        place = int(draw.integers(len(window)))
-        yield window[place]
-        window[place] = item
-    for place in draw.permutation(len(window)).tolist():
-        yield window[place]
+    return sum(sizes.values()) * len(visit) // max(1, len(some))
 
 
 # Enough for a mean, and planned in a second.
@@ -315,6 +341,7 @@ def shuffle_report(
     if isinstance(split, NoCut):
         raise GraphError(f"the order is not planned: {split.reason}").at(origin_of(pipe))
     planner = copy_for_epoch(split.planner, seed, epoch)
+    plan = items_from(planner, 0)
     if cache_bytes is None:
         specs = [p.spec for p in walk(planner) if isinstance(p, ShufflePlans)]
         local = [spec.size for spec in specs if spec.kind == CHUNK_LOCAL]
@@ -324,9 +351,9 @@ def shuffle_report(
     counts, samples = [], 0
     touches = hits = miss_bytes = 0
     with looking_ahead():
-        items = islice(planner, validate_int("batches", batches, least=1) * split.group)
+        items = islice(plan, validate_int("batches", batches, least=1) * split.group)
         while batch := list(islice(items, split.group)):
-            counts.append(len({_case(item) or id(item) for item in batch}))
+            counts.append(len({case_number(item) or id(item) for item in batch}))
             samples += len(batch)
             for item in batch:
                 for each in needed_chunks(item):
@@ -376,8 +403,36 @@ class Interleave(SameLength):
             self.patches_per_turn = whole_number("patches_per_turn", patches_per_turn, least=1)
 
     def __iter__(self) -> Iterator[Sample]:
-        coming = (deque(items) for _, items in groupby(self.parent, self._case_of))
-        lanes = list(islice(coming, self.visits))
+        return self._in_turns(deque(items) for _, items in groupby(self.parent, self._case_of))
+
+    def by_number(self, items: Any) -> Any:
+        return Reordered(items, self._order) if items is not None and items.in_visits else None
+
+    def _order(self, items: Numbered) -> Callable[[int], int]:
+        visits = items.visits()
+        if visits.each:
+            return partial(self._even, visits)
+        lanes = (deque(visits.span(visit)) for visit in range(visits.number))
+        return array("q", self._in_turns(lanes)).__getitem__
+
+    def _even(self, visits: Visits, place: int) -> int:
+        """Return the number of the patch at a place, where all visits have as many patches."""
+        each, turn = visits.each, self.patches_per_turn
+        # As many visits as take turns begin and end together; the last of them may be fewer.
+        group, rest = divmod(place, self.visits * each)
+        lanes = min(self.visits, visits.number - group * self.visits)
+        whole = each // turn * turn
+        if rest >= whole * lanes:  # the last turn is shorter
+            rest, before, turn = rest - whole * lanes, whole, each - whole
+        else:
+            number, rest = divmod(rest, lanes * turn)
+            before = number * turn
+        lane, patch = divmod(rest, turn)
+        return visits.span(group * self.visits + lane).start + before + patch
+
+    def _in_turns(self, visits: Iterator[deque[Any]]) -> Iterator[Any]:
+        """Yield the patches of visits, of which some take turns."""
+        lanes = list(islice(visits, self.visits))
         turn = 0
         while lanes:
             lane = lanes[turn]
@@ -385,7 +440,7 @@ class Interleave(SameLength):
                 yield lane.popleft()
             if not lane:
                 # The next visit replaces the finished one, so that the same worker gets it.
-                following = next(coming, None)
+                following = next(visits, None)
                 if following is None:
                     del lanes[turn]
                     turn -= 1
@@ -396,4 +451,4 @@ class Interleave(SameLength):
     def _case_of(self, sample: Any) -> Any:
         if not isinstance(sample, Sample):
             raise wrong_item(self, sample, "a sample", "Put interleave() after lazy_patch().")
-        return _case(sample)
+        return case_number(sample)

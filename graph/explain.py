@@ -209,7 +209,8 @@ def arguments_of(pipe: Pipe) -> list[tuple[str, Any]]:
 
     The name is empty for arguments by place. Unknown values and credentials are ``...``.
     """
-    own = vars(pipe).get("_arguments")  # without credentials
+    public = getattr(type(pipe), "public_arguments", None)
+    own = None if public is None else public(pipe)
     if own is None:
         is_torch = type(pipe).__module__.startswith("torch.")
         return list(settings_of_torch(pipe)) if is_torch else [("", ...)]

@@ -182,8 +182,9 @@ def chained_name(pipe: Any) -> str:
     # torch puts private pipes of fork() and demux() into the graph.
     class_name = kind.__name__.removeprefix("_")
     for name, function in itertools.chain(own.items(), other.items()):
-        owner = getattr(function, "args", (None,))[0]
-        if owner is kind or (owner is not None and owner.__name__ == class_name != kind.__name__):
+        owner: Any = getattr(function, "args", (None,))[0]
+        is_named = owner is not None and owner.__name__ == class_name
+        if owner is kind or (is_named and (class_name != kind.__name__ or issubclass(kind, owner))):
             return name
     # torch's pipes are imported without this suffix.
     return kind.__name__.removesuffix("IterDataPipe").removesuffix("MapDataPipe") or kind.__name__
@@ -228,16 +229,21 @@ def _comes_later(pipe: Pipe, name: str, other: Pipe) -> bool:
     return False
 
 
+# A longer list that begins with something else than a pipe is data, which is not looked through.
+_MOST_ENTRIES = 64
+
+
 def pipes_in(value: Any) -> Iterator[Pipe]:
     """Yield ``value`` if it is a pipe, or the pipes of a list or mapping."""
     if is_pipe(value):
         yield value
-    elif isinstance(value, (list, tuple, set, frozenset)):
+    elif isinstance(value, (list, tuple, set, frozenset, dict)):
         # torch's pipes use one level; deeper lists are the user's data.
-        yield from (item for item in value if is_pipe(item))
-    elif isinstance(value, dict):
-        for pair in value.items():
-            yield from (item for item in pair if is_pipe(item))
+        entries: Any = value.items() if isinstance(value, dict) else zip(value, strict=True)
+        if len(value) > _MOST_ENTRIES and not any(map(is_pipe, next(iter(entries)))):
+            return
+        for pair in entries:
+            yield from filter(is_pipe, pair)
 
 
 def _swap(value: Any, swap: Mapping[int, Pipe]) -> Any:

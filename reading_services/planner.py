@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, cycle, islice
-from typing import Any, NamedTuple
+from itertools import count, cycle, islice, takewhile
+from typing import Any, ClassVar, NamedTuple
 
 from ..batching.job import ErrorPolicy, Failure, Job
 from ..core import Stream
@@ -14,7 +14,8 @@ from ..core.context import holding
 from ..core.errors import GraphError, add_location
 from ..datapipes.batch_patches import BatchPatches
 from ..datapipes.datapipe import ERROR_LOG, ErrorLog
-from ..datapipes.epoch import OwnGenerators, items_from, set_epoch, starts_again
+from ..datapipes.epoch import OwnGenerators, set_epoch, starts_again
+from ..datapipes.numbered import Numbered, numbered
 from ..graph import Cut, Pipe, error_location, failed_item, is_read_twice, traits_of, walk
 from ..spatial.lazy.patch_report import log_fusion, logs_fusion
 from ..spatial.lazy.patch_steps import in_batch
@@ -95,8 +96,28 @@ class DeliveredBatches:
         """Whether a batch was delivered."""
         return index < self.next or any(run.holds(index) for run in self.ahead)
 
+    is_requested: ClassVar[bool] = False  # whether the caller has named the batches
+
+    def coming(self, *, from_first: bool = False) -> Iterator[tuple[int, bool]]:
+        """Yield the batches that are planned, and whether each is wanted."""
+        if from_first:
+            return ((index, not self.holds(index)) for index in count())
+        return ((index, True) for index in count(self.next) if not self.holds(index))
+
     def leave_out(self, failures: Sequence[Failure]) -> None:
         """Accept an empty batch; a subclass may raise if it needs an item for it."""
+
+
+@dataclass(frozen=True)
+class RequestedBatches(DeliveredBatches):
+    """The batches that a caller has named, in that order."""
+
+    is_requested: ClassVar[bool] = True
+    indices: tuple[int, ...] = ()
+
+    def coming(self, *, from_first: bool = False) -> Iterator[tuple[int, bool]]:
+        """Yield the named batches."""
+        return ((index, True) for index in self.indices)
 
 
 def _with(runs: tuple[BatchRun, ...], new: BatchRun) -> tuple[BatchRun, ...]:
@@ -211,38 +232,100 @@ def jobs(
     """
     first: Sequence[Any] = ()
     size = part.size(split.group)
-    excuses = ErrorLog(errors.errors if errors.tolerates else ())
-    # Failures of planning are counted in skipped items as well, and "wrap" needs the first items:
-    # in both cases the planner starts at the first item.
-    skips = part.uneven != WRAP and not errors.tolerates
+    excuses = ErrorLog(errors.errors) if errors.tolerates else None
+    plan = EpochPlan(split.planner, seed, epoch, excuses)
     # A patch that depends on its place in the batch gets its place before its reads are planned.
     has_shares = any(isinstance(p, BatchPatches) and p.has_shares for p in split.realizing)
     is_logged = logs_fusion()
-    items = run_planner(split.planner, seed, epoch, cursor.next * size if skips else 0)
-    if errors.tolerates:
-        items = _excusing(items, excuses)
-    for index in count(cursor.next if skips else 0):
+    # Failures of planning are counted in skipped items as well, and "wrap" needs the first items:
+    # in both cases items that come in order are planned from the first.
+    is_whole = part.uneven == WRAP and not plan.by_number
+    for index, is_wanted in cursor.coming(from_first=is_whole or excuses is not None):
+        start, is_last = index * size, False
         try:
-            batch: Sequence[Any] = tuple(islice(items, size))
+            if plan.by_number and plan.holds(start + size - 1):  # other ranks plan their own parts
+                whole, own = size, size // part.ranks
+                items = plan.items(start + part.rank * own, start + (part.rank + 1) * own)
+            else:
+                batch: Sequence[Any] = plan.items(start, start + size)
+                is_last = len(batch) < size
+                if part.uneven == WRAP:
+                    first = plan.items(0, size) if plan.by_number else first or batch
+                if is_last:
+                    batch = () if split.drop_last else part.last(batch, first, size)
+                whole, own = len(batch), len(batch) // part.ranks
+                items = tuple(batch[part.rank * own : (part.rank + 1) * own])
         except Exception as error:
             raise with_place(error)  # noqa: B904  the very same error
-        if part.uneven == WRAP:
-            first = first or batch
-        is_last = len(batch) < size
-        if is_last:
-            batch = () if split.drop_last else part.last(batch, first, size)
-        failures = tuple(replace(failure, batch=index) for failure in excuses.failures)
-        excuses.failures.clear()
-        if (batch or failures) and not cursor.holds(index):
-            own = len(batch) // part.ranks
-            mine = slice(part.rank * own, (part.rank + 1) * own)
-            numbers = range(index * size, index * size + len(batch))[mine]
-            items_of_rank = tuple(in_batch(batch) if has_shares else batch)[mine]
+        failures: tuple[Failure, ...] = ()
+        if excuses is not None:
+            failures = tuple(replace(failure, batch=index) for failure in excuses.failures)
+            excuses.failures.clear()
+        if is_wanted and (whole or failures):
+            place = part.rank * own
+            if has_shares:
+                items = tuple(in_batch(items, place, whole))
             if is_logged:
-                log_fusion(items_of_rank)
-            yield Job(index, items_of_rank, part.rank, failures, tuple(numbers))
-        if is_last:
+                log_fusion(items)
+            numbers = range(start + place, start + place + len(items))
+            yield Job(index, items, part.rank, failures, tuple(numbers))
+        if is_last and not cursor.is_requested:
             return
+
+
+class EpochPlan:
+    """The items that a planner makes in one epoch: by their numbers, or in their order."""
+
+    def __init__(
+        self, planner: Pipe, seed: int, epoch: int, excuses: ErrorLog | None = None
+    ) -> None:
+        self._planner, self._run, self._excuses = planner, (seed, epoch), excuses
+        set_epoch(planner, seed, epoch)
+        places = {id(pipe): place for place, pipe in enumerate(walk(planner))}
+        every = numbered(planner, lambda pipe: FunctionSeeds(pipe, (seed, epoch), places[id(pipe)]))
+        self._items = every if isinstance(every, Numbered) else None
+        # Items that are left out have no numbers: the items after them move up.
+        self.by_number = self._items is not None and excuses is None
+        self._in_order: Iterator[Any] = iter(())
+        self._next = -1  # number of the next item in order; -1 before there is one
+
+    def holds(self, number: int) -> bool:
+        """Whether there is an item of a number, where items have numbers."""
+        assert self._items is not None
+        return self._items.holds(number)
+
+    def items(self, start: int, stop: int) -> tuple[Any, ...]:
+        """Return items from one number to below another; fewer at the end of the epoch."""
+        if self.by_number:
+            assert self._items is not None
+            every = self._items
+            return tuple(every[number] for number in takewhile(every.holds, range(start, stop)))
+        if not 0 <= self._next <= start:
+            if self._items is not None:
+                self._in_order = self._items.items_from(0)
+            else:
+                self._in_order = run_planner(self._planner, *self._run)
+            if self._excuses is not None:
+                self._in_order = _excusing(self._in_order, self._excuses)
+            self._next = 0
+        skipped, self._next = start - self._next, stop
+        return tuple(islice(self._in_order, skipped, skipped + stop - start))
+
+
+class FunctionSeeds:
+    """Seeds the global generators, and those of functions, for each item of one pipe."""
+
+    def __init__(self, pipe: Pipe, run: tuple[int, int], place: int) -> None:
+        self._run, self._place, self._own = run, place, OwnGenerators((pipe,))
+
+    def __call__(self, number: int, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` makes of the item of a number."""
+        stream = Stream(*self._run, (self._place, number), "user functions of the planner")
+        while True:
+            with seeded_globals(stream.integer(), self._own.generators):
+                result = make()
+            if not self._own.repeats(may_repeat=True):
+                return result
 
 
 def _excusing(items: Iterator[Any], excuses: ErrorLog) -> Iterator[Any]:
@@ -256,22 +339,15 @@ def _excusing(items: Iterator[Any], excuses: ErrorLog) -> Iterator[Any]:
         yield item
 
 
-def run_planner(
-    planner: Pipe, seed: int, epoch: int, start: int, of: Pipe | None = None
-) -> Iterator[Any]:
-    """Return the items of a planner from item ``start`` on; ``of`` is its whole graph."""
+def run_planner(planner: Pipe, seed: int, epoch: int, of: Pipe | None = None) -> Iterator[Any]:
+    """Return the items of a planner in their order; ``of`` is its whole graph."""
     # The caller adds the place of an error, so that each item passes one generator less.
     whole = planner if of is None else of
     set_epoch(whole, seed, epoch)
-    if draws_globally(planner):
-        return _seeded_items(planner, whole, seed, epoch, start)
-    try:
-        return items_from(planner, start)
-    except Exception as error:
-        raise with_place(error)  # noqa: B904  the very same error
+    return _seeded_items(planner, whole, seed, epoch) if draws_globally(planner) else iter(planner)
 
 
-def _seeded_items(planner: Pipe, whole: Pipe, seed: int, epoch: int, start: int) -> Iterator[Any]:
+def _seeded_items(planner: Pipe, whole: Pipe, seed: int, epoch: int) -> Iterator[Any]:
     """Yield the items of a planner; each is made with global generators of its own seed."""
     items = iter(planner)
     own = OwnGenerators(walk(planner))
@@ -287,8 +363,7 @@ def _seeded_items(planner: Pipe, whole: Pipe, seed: int, epoch: int, start: int)
             set_epoch(whole, seed, epoch)
             items = iter(planner)
             continue
-        if number >= start:
-            yield item
+        yield item
         number += 1
 
 

@@ -16,6 +16,7 @@ from ..core.lru_cache import cached_property
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
 from ..datapipes.foreign import RANKS, WORKERS
+from ..datapipes.numbered import Numbered, numbered
 from ..graph import (
     Cut,
     NoCut,
@@ -166,6 +167,12 @@ class PlannedWork(_WorkBase):
         )
         where = f"in each of {workers} workers" if workers else here
         lines = ["planned in this process (no voxels)", indent(planner, "  ")]
+        items = numbered(self.cut.planner)
+        if not isinstance(items, Numbered):
+            lines.append(
+                f"in order, from the first item: {describe(items)} gives its items no numbers, so "
+                "to resume plans all items before"
+            )
         if self.cut.realizing:
             # Numbering restarts: the realizing part reads the jobs of the planner.
             pipes = [pipe for pipe in self.cut.realizing if not traits_of(pipe).watches]
@@ -231,7 +238,7 @@ class ReplicatedWork(_WorkBase):
         assert once is not None
         apply_shares(once, ranks=self.part.ranks, rank=self.part.rank)
         try:
-            yield from run_planner(once, seed, epoch, 0, of=whole)
+            yield from run_planner(once, seed, epoch, of=whole)
         except Exception as error:
             raise with_place(error)  # noqa: B904  the very same error
 

@@ -37,12 +37,12 @@ def replay_draws(
     return {key: anew.patch(patch) for key, patch in patches.items()}
 
 
-def in_batch(samples: Sequence[Any]) -> list[Any]:
-    """Return the samples of a batch; their patches know their position in it."""
+def in_batch(samples: Sequence[Any], first: int = 0, size: int | None = None) -> list[Any]:
+    """Return samples of a batch from one position on; their patches know their positions in it."""
     # ``lazy_patch(oversample=)`` is a share of each batch. Ops that have a position keep it.
     batch = []
-    for position, sample in enumerate(samples):
-        step_at = partial(_at_position, position, len(samples))
+    for position, sample in enumerate(samples, first):
+        step_at = partial(_at_position, position, len(samples) if size is None else size)
         anew, lazy = _OtherSteps(step_at, lambda step: step), patches_of(sample)
         after = {key: anew.patch(patch) for key, patch in lazy.items()}
         changes = {key: patch for key, patch in after.items() if patch is not lazy[key]}

@@ -280,11 +280,13 @@ def test_a_dead_worker_leaves_nothing(cases, tmp_path, started_once):
     service = vp.MultiProcessingReadingService(2)
     with vp.DataLoader2(pipe, None, service, seed=7) as it:
         batches = iter(it)
-        kept = next(batches)
-        copy = {key: kept[key].clone() for key in ("image", "label")}
-        budget = it._service._budget
-        with pytest.warns(WorkerReplaced):
+        with warnings.catch_warnings(record=True) as texts:
+            warnings.simplefilter("always")
+            kept = next(batches)
+            copy = {key: kept[key].clone() for key in ("image", "label")}
+            budget = it._service._budget
             deque(batches, maxlen=0)
+        assert {one.category for one in texts} == {WorkerReplaced}
         # Whoever made it, alive or not: what is kept is as it was, and counts.
         assert all(bool((kept[key] == copy[key]).all()) for key in copy)
         assert budget.slots.batches == 1

@@ -1,0 +1,106 @@
+"""Batches by their numbers: any of them is made without those before it."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..batching.job import BatchResult
+from ..core.errors import GraphError
+from ..core.validate import validate_int
+from ..graph import clone
+from ..reading_services import InProcessReadingService
+from ..reading_services.main_process_tail import MainProcessTail
+from ..reading_services.planner import RequestedBatches
+from ..reading_services.work import PlannedWork
+from .compiler import check_epoch
+
+if TYPE_CHECKING:
+    from .dataloader2 import DataLoader2
+
+
+class BatchesByNumber:
+    """The methods of a loader that make batches of a run by their numbers."""
+
+    def batch(self, index: int, *, epoch: int | None = None) -> Any:
+        """Return one batch of a run: the one that iteration gives at that place.
+
+        It is made in this process, and no other batch is. The position of the loader stays, also in
+        the middle of an epoch. In a run of several ranks it is this rank's part of the batch.
+
+        Parameters
+        ----------
+        index
+            Place of the batch in its epoch, from 0.
+        epoch
+            The epoch; by default that of the next batch.
+
+        Raises
+        ------
+        IndexError
+            The epoch has no such batch, or ``OnError`` left all items of it out.
+        GraphError
+            The graph cannot be split, so its batches follow from those before them.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from voxpipe.dataloader2 import DataLoader2
+        >>> from voxpipe.datapipes.iter import from_cases
+        >>> pipe = from_cases([{"image": np.full((4, 4, 4), n)} for n in range(9)]).shuffle()
+        >>> loader = DataLoader2(pipe.open_volume().batch_patches(2), seed=7)
+        >>> third = list(loader)[2]["image"]
+        >>> bool((loader.batch(2, epoch=0)["image"] == third).all())
+        True
+        """
+        (batch,) = self._requested((index,), epoch, InProcessReadingService())
+        return batch
+
+    def batches(self, indices: Iterable[int], *, epoch: int | None = None) -> Iterator[Any]:
+        """Yield batches of a run by their numbers, in the given order; see :meth:`batch`.
+
+        Workers of the loader's reading service make them: those that this iterator starts, and
+        stops at its end. A running epoch goes on with its own.
+        """
+        loader: DataLoader2 = self  # type: ignore[assignment]
+        service = copy.copy(loader._given_service)
+        yield from self._requested(indices, epoch, getattr(service, "alone", lambda: service)())
+
+    def _requested(self, indices: Iterable[int], epoch: int | None, service: Any) -> Iterator[Any]:
+        loader: DataLoader2 = self  # type: ignore[assignment]
+        numbers = [validate_int("a batch", index, least=0) for index in indices]
+        if epoch is None:
+            epoch = loader._progress.position.epoch
+        run = loader._seed_of_run(), check_epoch(epoch)
+        loader._agree()
+        work = loader._work
+        if not isinstance(work, PlannedWork):
+            msg = f"the batches of this graph follow from those before them: {work.reason}"
+            raise GraphError(msg, do="Iterate to the batch; see explain() for the pipe.")
+        if hasattr(loader._service, "divide"):
+            work = loader._service.divide(work)
+        # A running epoch has the pipes of the loader.
+        work = replace(work, cut=replace(work.cut, planner=clone(work.cut.planner)))
+        cursor = RequestedBatches(indices=tuple(dict.fromkeys(numbers)))
+        tail = MainProcessTail(loader._chain.tail.pipes, loader._chain.tail.seconds)
+        left, ready = Counter(numbers), dict[int, Any]()
+        try:
+            with closing(tail.epoch(service.epoch(work, *run, cursor), *run)) as running:
+                for number in numbers:
+                    while number not in ready and (batch := next(running, self)) is not self:
+                        ready[running.last] = batch
+                    batch = ready.get(number)
+                    if batch is None or (isinstance(batch, BatchResult) and batch.is_empty):
+                        why = "has no such batch" if batch is None else "has no item left in it"
+                        raise IndexError(f"batch {number}: epoch {epoch} {why}")
+                    left[number] -= 1
+                    if not left[number]:
+                        del ready[number]
+                    yield batch.batch if isinstance(batch, BatchResult) else batch
+        finally:
+            service.stop()
+            tail.shutdown()

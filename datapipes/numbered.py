@@ -1,0 +1,399 @@
+"""The items of an epoch by their numbers: any of them is planned without those before it.
+
+An order is a function from a number to a number. Random numbers belong to the identity of an item,
+so a pipe whose items have numbers needs no history: a shuffle is a keyed permutation.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import accumulate, count, groupby, islice, takewhile
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data.datapipes.iter import Mapper, ShardingFilter, Shuffler
+
+from ..core import Sample, Stream
+from ..core.errors import add_location
+from ..core.lru_cache import cached_property
+from ..core.sample import case_of
+from ..graph import Pipe, describe, parents_of, readers, rebuild, traits_of, walk
+from ..graph.node import copy_pipe
+from .datapipe import DataPipe, PerItem, note_error
+
+Guard: TypeAlias = Callable[[int, Callable[[], Any]], Any]
+"""Makes the item of a number, e.g. with seeds for functions of the user."""
+
+# A table of so few numbers takes 32 kB; it is drawn uniformly among all permutations.
+_SMALL = 2**12
+_ROUNDS = 8
+_WORD = 2**64 - 1
+# Visits that are kept: patches of one volume share its description.
+_VISITS = 256
+
+
+class LeftOut(Exception):
+    """An item cannot be planned, and the log of errors has it."""
+
+
+class Permutation:
+    """A permutation of ``range(length)`` that a stream decides.
+
+    A Feistel network with cycle walking computes each place by itself. Short ranges have a table,
+    because all of their permutations are then equally likely.
+    References: Luby and Rackoff, "How to construct pseudorandom permutations", 1988; Black and
+    Rogaway, "Ciphers with arbitrary finite domains", 2002.
+
+    Examples
+    --------
+    >>> permutation = Permutation(5, Stream(7, 0, (), "shuffle"))
+    >>> sorted(permutation(n) for n in range(5))
+    [0, 1, 2, 3, 4]
+    """
+
+    def __init__(self, length: int, stream: Stream, small: int = _SMALL) -> None:
+        self.length = length
+        self._table: list[int] | None = None
+        if length <= small:
+            self._table = stream.generator().permutation(length).tolist()
+            return
+        bits = max(2, (length - 1).bit_length())
+        self._low = bits // 2
+        self._mask, self._high_mask = (1 << self._low) - 1, (1 << bits - self._low) - 1
+        keys = stream.generator().integers(2**63, size=_ROUNDS).tolist()
+        self._keys = tuple(zip(keys[::2], keys[1::2], strict=True))
+
+    def __call__(self, number: int) -> int:
+        """Return the number at a place."""
+        if self._table is not None:
+            return self._table[number]
+        while True:  # the network permutes less than twice as many numbers
+            high, low = number >> self._low, number & self._mask
+            for one, other in self._keys:
+                high ^= _mix(low + one) & self._high_mask
+                low ^= _mix(high + other) & self._mask
+            number = high << self._low | low
+            if number < self.length:
+                return number
+
+
+def _mix(word: int) -> int:
+    """Return 64 bits that depend on all bits of a word: the finalizer of SplitMix64."""
+    # Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+    word = (word ^ word >> 27) * 0x94D049BB133111EB & _WORD
+    return word ^ word >> 31
+
+
+class Visits:
+    """How many patches each visit to a volume has, in the order of the visits."""
+
+    def __init__(self, number: int, each: int, ends: Sequence[int] = ()) -> None:
+        self.number = number
+        self.each = each
+        """Patches of every visit; 0 where ``ends`` has them."""
+        self.ends = ends
+
+    def counts(self) -> NDArray[np.int64]:
+        """Return the number of patches of each visit."""
+        if self.each:
+            return np.full(self.number, self.each)
+        ends = np.asarray(self.ends, np.int64)
+        return ends - np.concatenate([[0], ends[:-1]]).astype(np.int64)
+
+    def span(self, visit: int) -> range:
+        """Return the numbers of the patches of a visit."""
+        if self.each:
+            return range(visit * self.each, (visit + 1) * self.each)
+        return range(self.ends[visit - 1] if visit else 0, self.ends[visit])
+
+
+class Numbered:
+    """Items of an epoch by their numbers."""
+
+    in_visits = True  # whether patches of one volume follow each other
+
+    def __len__(self) -> int:
+        """Return the number of items; this may read headers."""
+        raise NotImplementedError
+
+    def holds(self, number: int) -> bool:
+        """Whether there is an item of this number; reads as few headers as possible."""
+        return number < len(self)
+
+    def __getitem__(self, number: int) -> Any:
+        """Return the item of a number that :meth:`holds`; LeftOut if it cannot be planned."""
+        raise NotImplementedError
+
+    def visits(self) -> Visits:
+        """Return the visits; by default each item is one."""
+        return Visits(len(self), 1)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.items_from(0)
+
+    def items_from(self, start: int) -> Iterator[Any]:
+        """Yield the items from a number on, without those that cannot be planned."""
+        for number in takewhile(self.holds, count(start)):
+            try:
+                item = self[number]
+            except LeftOut:
+                continue
+            yield item
+
+
+class Made(Numbered):
+    """Items that a function makes of numbers."""
+
+    def __init__(self, length: int, make: Callable[[int], Any]) -> None:
+        self._length, self._make = length, make
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, number: int) -> Any:
+        return self._make(number)
+
+
+class Listed(Made):
+    """Items of a list; those of one volume in a row are a visit."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        super().__init__(len(items), items.__getitem__)
+        self._items = items
+
+    def visits(self) -> Visits:
+        lengths = [len(list(group)) for _, group in groupby(self._items, case_number)]
+        return Visits(len(lengths), 0, list(accumulate(lengths)))
+
+
+class Each(Numbered):
+    """One item of each item of the pipe before."""
+
+    guard: Guard | None = None
+
+    def __init__(self, items: Numbered, make: Callable[[Any], Any], pipe: Any) -> None:
+        self._items, self._make, self._pipe = items, make, pipe
+        self.holds = items.holds  # type: ignore[method-assign]
+        self.visits = items.visits  # type: ignore[method-assign]
+        self.in_visits = items.in_visits
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, number: int) -> Any:
+        item = self._items[number]
+        try:
+            if self.guard is None:
+                return self._make(item)
+            return self.guard(number, partial(self._make, item))
+        except Exception as error:
+            self._note(number, item, error)
+        raise LeftOut
+
+    def _note(self, number: int, item: Any, error: Exception) -> None:
+        """Note that an item is left out, or raise its error with its place."""
+        if not case_of(item):
+            source = parents_of(self._pipe)[0]
+            while traits_of(source).watches:  # an adapter's pipe, which watches one of the user's
+                (source,) = parents_of(source)
+            error = add_location(error, item=f"item {number} of {describe(source)}")
+        if not isinstance(self._pipe, DataPipe):
+            raise error
+        note_error(self._pipe, item, error)
+
+
+class Visit(NamedTuple):
+    """The patches of one volume."""
+
+    patches: int  # how many
+    patch: Callable[[int], Any]  # returns one, by its number
+
+
+class Patches(Numbered):
+    """Patches of volumes: the same number of each, or as many as each visit says."""
+
+    guard: Guard | None = None
+
+    def __init__(
+        self, samples: Numbered, visit: Callable[[Any], Visit], each: int, pipe: DataPipe
+    ) -> None:
+        self._samples, self._make, self._each, self._pipe = samples, visit, each, pipe
+        self._visit = lru_cache(_VISITS)(self._look)
+        self._failed: set[int] = set()
+        self._ends = array("q")  # without a common number of patches: those of the first visits
+
+    def _look(self, number: int) -> Visit:
+        if number in self._failed:
+            raise LeftOut
+        try:
+            sample = self._samples[number]
+            try:
+                if self.guard is None:
+                    return self._make(sample)
+                return self.guard(number, partial(self._make, sample))  # type: ignore[no-any-return]
+            except Exception as error:
+                note_error(self._pipe, sample, error)
+            raise LeftOut
+        except LeftOut:
+            self._failed.add(number)
+            raise
+
+    def _extend(self, number: int | None = None) -> bool:
+        """Look at visits until the item of a number is known, or at all; whether it is."""
+        ends = self._ends
+        while number is None or not ends or ends[-1] <= number:
+            if not self._samples.holds(len(ends)):
+                return False
+            try:
+                patches = self._visit(len(ends)).patches
+            except LeftOut:
+                patches = 0
+            ends.append((ends[-1] if ends else 0) + patches)
+        return True
+
+    def __len__(self) -> int:
+        if self._each:
+            return len(self._samples) * self._each
+        self._extend()
+        return self._ends[-1] if self._ends else 0
+
+    def holds(self, number: int) -> bool:
+        if self._each:
+            return self._samples.holds(number // self._each)
+        return self._extend(number)
+
+    def __getitem__(self, number: int) -> Any:
+        if self._each:
+            visit, place = divmod(number, self._each)
+        else:
+            self._extend(number)
+            visit = bisect_right(self._ends, number)
+            place = number - (self._ends[visit - 1] if visit else 0)
+        return self._visit(visit).patch(place)
+
+    def visits(self) -> Visits:
+        if self._each:
+            return Visits(len(self._samples), self._each)
+        self._extend()
+        return Visits(len(self._ends), 0, self._ends)
+
+
+class Reordered(Numbered):
+    """The items of the pipe before in an order: a function from place to number."""
+
+    in_visits = False
+
+    def __init__(self, items: Numbered, order: Callable[[Numbered], Callable[[int], int]]) -> None:
+        self._items, self._make_order = items, order
+
+    @cached_property
+    def _order(self) -> Callable[[int], int]:
+        return self._make_order(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._items[self._order(number)]
+
+
+def case_number(item: Any) -> Any:
+    """Return the part of an identity that patches of one case share; None without one."""
+    return item.identity[:1] if isinstance(item, Sample) else None
+
+
+def numbered(sink: Pipe, guard: Callable[[Pipe], Guard] | None = None) -> Numbered | Pipe:
+    """Return the items of the coming pass by their numbers, or the pipe that has none.
+
+    ``guard`` returns what encloses calls of a pipe that runs functions of the user.
+    """
+    items: Numbered | None = None
+    counts = readers(sink)
+    for pipe in walk(sink):
+        if len(parents_of(pipe)) > 1 or counts[id(pipe)] > 1:
+            return pipe
+        items = _by_number(pipe, items)
+        if items is None:
+            return pipe
+        if guard is not None and traits_of(pipe).runs_user_code:
+            if not isinstance(items, (Each, Patches)):
+                return pipe
+            items.guard = guard(pipe)
+    assert items is not None
+    return items
+
+
+def numbered_or_listed(pipe: Pipe) -> Numbered:
+    """Return the items of the coming pass by their numbers; lists those that have none."""
+    items, parents = numbered(pipe), parents_of(pipe)
+    if isinstance(items, Numbered):
+        return items
+    traits = traits_of(pipe)
+    is_pure = traits.is_known and not traits.runs_user_code
+    if len(parents) == 1 and items is not pipe and is_pure:
+        own = _by_number(pipe, numbered_or_listed(parents[0]))
+        if own is not None:
+            return own
+    return Listed(list(pipe))
+
+
+def items_from(planner: Pipe, start: int) -> Iterator[Any]:
+    """Return the items of the coming pass from a number on."""
+    items = numbered(planner)
+    if isinstance(items, Numbered):
+        return items.items_from(start)
+    return islice(planner, start, None)
+
+
+def _by_number(pipe: Any, items: Numbered | None) -> Numbered | None:
+    """Return the items of a pipe by their numbers, on those of the pipe before it."""
+    kind = type(pipe)
+    if isinstance(pipe, PerItem) and kind.__iter__ is PerItem.__iter__:
+        return None if items is None else Each(items, pipe.apply, pipe)
+    if isinstance(pipe, DataPipe):
+        own: Numbered | None = pipe.by_number(items)
+        return own
+    if items is None:
+        return None
+    if kind in (Shuffler, ShufflerIterDataPipe) and pipe._enabled and pipe.buffer_size > 1:
+        return Reordered(items, partial(_shuffled, pipe))
+    if isinstance(pipe, Shuffler) or (kind is ShardingFilter and pipe.num_of_instances == 1):
+        return items
+    return Each(items, pipe._apply_fn, pipe) if kind is Mapper else None
+
+
+def _shuffled(pipe: Any, items: Numbered, *, resets: bool = True) -> Permutation:
+    # A seed serves one pass, as in torch's; without one, torch's generator draws it.
+    if resets:
+        pipe.reset()
+    return Permutation(len(items), Stream(pipe._rng.getrandbits(62), 0, (), "shuffle"))
+
+
+class ShufflerIterDataPipe(Shuffler[Any]):
+    """torch's ``shuffle()`` in a loader: a permutation of all items, where these have numbers."""
+
+    def __iter__(self) -> Iterator[Any]:
+        items = numbered(self.datapipe)
+        if isinstance(items, Numbered) and self._enabled and self.buffer_size > 1:
+            yield from Reordered(items, partial(_shuffled, self, resets=False))
+        else:  # of the function itself: torch's hook around it would begin another pass
+            whole: Any = Shuffler.__iter__
+            yield from whole.__wrapped__(self)
+
+
+def with_whole_shuffles(sink: Pipe) -> Pipe:
+    """Return a graph whose ``shuffle()`` permute all items, where these have numbers."""
+
+    def whole(old: Pipe, here: Pipe) -> Pipe:
+        if type(here) is not Shuffler:
+            return here
+        twin: Any = copy_pipe(here)
+        twin.__class__ = ShufflerIterDataPipe
+        return twin  # type: ignore[no-any-return]
+
+    return rebuild(sink, whole)

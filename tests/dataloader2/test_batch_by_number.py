@@ -1,0 +1,247 @@
+"""Any batch of a run by its number: what iteration gives there, made without another one."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from sampled import sampled
+from scenes import same
+
+import voxpipe as vp
+from voxpipe.core import IO_COUNTERS
+from voxpipe.core.errors import GraphError
+from voxpipe.dataloader2 import InProcessReadingService
+from voxpipe.reading_services.planner import DeliveredBatches, RankPart, jobs
+
+SIZES = (8, 12, 9, 16, 10)  # edges: a grid has other counts in each case
+
+
+def cases(mask=False):
+    found = []
+    for n, edge in enumerate(SIZES):
+        image = np.arange(edge**3, dtype=np.int16).reshape(edge, edge, edge) + n
+        label = (image % 7 == n).astype(np.uint8)
+        case = {"case": f"c{n}", "image": image, "count": n % 3 + 1}
+        found.append({**case, "label": label} if mask else case)
+    return found
+
+
+def opened(**kwargs):
+    return vp.from_cases(cases(**kwargs)).shuffle().open_volume()
+
+
+def twice(sample):
+    return sample.with_data(count=2 * sample["count"])
+
+
+def noisy(sample):
+    return sample.with_data(noise=float(np.random.random()))
+
+
+def patches():
+    return opened().lazy_patch(4, samples_per_volume=3)
+
+
+def is_large(sample):
+    return sample["count"] > 1
+
+
+ALL, LOCAL = vp.ShuffleSpec.all_patches(), vp.ShuffleSpec.chunk_local(10_000)
+CHAINS = {
+    "volumes": lambda: (
+        vp.from_cases([{"image": np.full((4, 4, 4), n)} for n in range(7)]).shuffle().open_volume()
+    ),
+    "patches": patches,
+    "all patches": lambda: patches().shuffle_plans(ALL),
+    "torch's shuffle of patches": lambda: patches().shuffle(),
+    "windows": lambda: patches().shuffle_plans(vp.ShuffleSpec.window(4)),
+    "blocks of visits": lambda: patches().shuffle_plans(LOCAL),
+    "visits in turn": lambda: patches().interleave(visits=2, patches_per_turn=2),
+    "sharded": lambda: (
+        vp.from_cases(cases())
+        .shuffle()
+        .sharding_filter()
+        .open_volume()
+        .flip(p=0.5)
+        .lazy_patch(4)
+        .shuffle(buffer_size=100)
+    ),
+    "counts of cases": lambda: opened().lazy_patch(4, samples_per_volume="count"),
+    "counts, all": lambda: opened().lazy_patch(4, samples_per_volume="count").shuffle_plans(ALL),
+    "counts, blocks": lambda: (
+        opened().lazy_patch(4, samples_per_volume="count").shuffle_plans(LOCAL)
+    ),
+    "counts in turn": lambda: opened().lazy_patch(4, samples_per_volume="count").interleave(3),
+    "grids": lambda: opened().lazy_patch(6, sampling="grid", overlap=2),
+    "grids, all": lambda: opened().lazy_patch(6, sampling="grid").shuffle_plans(ALL),
+    "grids in masks": lambda: opened(mask=True).lazy_patch(6, sampling="grid", mask="label"),
+    "foreground": lambda: opened(mask=True).lazy_patch(
+        4, samples_per_volume=2, mask="label", oversample=0.5
+    ),
+    "augmented": lambda: patches().augment(rotate=15).shuffle_plans(ALL).normalize(mean=3, std=2),
+    "functions": lambda: (
+        vp.from_cases(cases())
+        .map(noisy)
+        .map(twice)
+        .shuffle()
+        .open_volume()
+        .lazy_patch(4, samples_per_volume=2)
+    ),
+    "in order only": lambda: (
+        vp.from_cases(cases())
+        .filter(is_large)
+        .shuffle()
+        .open_volume()
+        .lazy_patch(4, samples_per_volume=3)
+    ),
+    "cycles": lambda: patches().cycle(2),
+}
+SERVICES = {
+    "process": InProcessReadingService,
+    "threads": partial(vp.ThreadReadingService, 2),
+    "1 worker": partial(vp.MultiProcessingReadingService, 1),
+    "2 workers": partial(vp.MultiProcessingReadingService, 2),
+    "4 workers": partial(vp.MultiProcessingReadingService, 4),
+}
+
+
+def chain(name, drop_last=False):
+    return CHAINS[name]().batch_patches(2, drop_last=drop_last)
+
+
+def loader_of(name, service="process", **kwargs):
+    return vp.DataLoader2(chain(name, **kwargs), None, SERVICES[service](), seed=5)
+
+
+def plain(batches):
+    """Return batches without entries that cannot be compared."""
+    return [
+        {k: v for k, v in one.items() if isinstance(v, torch.Tensor) or k == "meta"}
+        for one in batches
+    ]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_it_is_the_batch_of_that_place(name):
+    """In any epoch, before, in and after an iteration; the iteration goes on."""
+    with loader_of(name) as loader:
+        iterator = iter(loader)
+        first = [next(iterator), next(iterator)]
+        early = [loader.batch(0), loader.batch(1, epoch=1)]
+        epochs = [first + list(iterator), list(loader)]
+
+        assert same(plain(early), plain([epochs[0][0], epochs[1][1]]))
+        for epoch, batches in enumerate(epochs):
+            again = [loader.batch(n, epoch=epoch) for n in reversed(range(len(batches)))]
+            assert same(plain(again[::-1]), plain(batches))
+        assert loader.state_dict()["epoch"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "service"),
+    sampled([(n, s) for n in CHAINS for s in [*SERVICES][1:]], 9),
+)
+def test_any_service_makes_it(name, service):
+    """Also in another order."""
+    with loader_of(name) as loader:
+        expected = list(loader)
+    with loader_of(name, service) as loader:
+        assert same(plain(loader.batches(range(len(expected)))), plain(expected))
+        assert same(plain(loader.batches([2, 0, 2])), plain([expected[n] for n in (2, 0, 2)]))
+        assert same(plain([loader.batch(1)]), plain(expected[1:2]))
+        assert same(plain(loader), plain(expected))
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_state_of_any_place_is_a_seek(name):
+    """The batches after it come, and none before it is planned where items have numbers."""
+    with loader_of(name) as loader:
+        expected = list(loader)
+        state = {**loader.state_dict(), "epoch": 0}
+    for place in range(len(expected) + 1):
+        with loader_of(name) as resumed:
+            resumed.load_state_dict({**state, "next_batch": place})
+            assert same(plain(resumed), plain(expected[place:]))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("uneven", ["drop", "pad", "wrap"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_ranks_make_the_parts_of_one_batch(name, uneven, ranks):
+    """The parts of all ranks together are the batch of one process that gathers as many."""
+    cut = vp.DataLoader2(CHAINS[name]().batch_patches(4), seed=5)._work.cut
+    run = (cut, 5, 1, DeliveredBatches())
+    (one,) = [list(jobs(*run, RankPart(0, 1, uneven)))]
+    parts = [list(jobs(*run, RankPart(rank, ranks, uneven))) for rank in range(ranks)]
+    for job, *of_ranks in zip(one, *parts, strict=True):
+        together = [item for part in of_ranks for item in part.items]
+        assert [item.identity for item in together] == [item.identity for item in job.items]
+        assert sum((part.numbers for part in of_ranks), ()) == job.numbers
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_every_patch_comes_once_an_epoch(name):
+    """Whatever the order."""
+    turns = 2 if name == "cycles" else 1
+    for drop_last in (False, True):
+        with loader_of(name, drop_last=drop_last) as loader:
+            for _ in range(2):
+                keys = [str(m["identity"]) for batch in loader for m in batch["meta"]]
+                assert len(set(keys)) * turns == len(keys) or drop_last
+
+
+def test_one_case_is_opened_for_a_batch(tmp_path):
+    """Not those of earlier batches; and the headers of no others are read."""
+    import nibabel
+
+    paths = []
+    for n in range(40):
+        paths.append({"image": str(tmp_path / f"{n}.nii"), "case": str(n)})
+        nibabel.save(
+            nibabel.Nifti1Image(np.full((8, 8, 8), n, np.int16), np.eye(4)), paths[-1]["image"]
+        )
+    pipe = vp.from_cases(paths).shuffle().open_volume().lazy_patch(4, samples_per_volume=2)
+    with vp.DataLoader2(pipe.batch_patches(2), seed=1) as loader:
+        loader.schemes()
+        before = IO_COUNTERS.snapshot()
+        batch = loader.batch(33)
+        assert len({m["case"] for m in batch["meta"]}) == 1
+        assert (IO_COUNTERS.snapshot() - before).headers <= 1
+
+
+def test_what_is_not_there_is_refused():
+    """A number beyond the epoch, a graph that cannot be split, a wrong number."""
+    with loader_of("patches") as loader:
+        with pytest.raises(IndexError, match="batch 99: epoch 0 has no such batch"):
+            loader.batch(99)
+        with pytest.raises(ValueError, match="a batch"):
+            loader.batch(-1)
+        with pytest.raises(ValueError, match="epoch"):
+            loader.batch(0, epoch=-1)
+    whole = vp.DataLoader2(opened().realize().shuffle())
+    with pytest.raises(GraphError, match="follow from those before them"):
+        whole.batch(0)
+
+
+def test_the_reason_is_named():
+    """explain() names the pipe because of which items come in order."""
+    with loader_of("in order only") as loader:
+        assert "filter(is_large" in loader.explain().partition("in order")[2]
+    with loader_of("all patches") as loader:
+        assert "in order" not in loader.explain()
+
+
+def test_adapters_change_no_order():
+    """Timers, limits and tolerance are between the pipes of the planner."""
+    expected = plain(loader_of("all patches"))
+    for adapter in (
+        vp.adapters.Profile(),
+        vp.adapters.Timeout(item=60),
+        vp.adapters.OnError("skip"),
+    ):
+        with vp.DataLoader2(chain("all patches"), adapter, seed=5) as loader:
+            assert same(plain(loader), expected)
+            assert same(plain([loader.batch(1, epoch=0)]), expected[1:2])
+            loader.load_state_dict({**loader.state_dict(), "epoch": 0, "next_batch": 4})
+            assert same(plain(loader), expected[4:])
