@@ -16,7 +16,7 @@ import stat
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -134,27 +134,27 @@ def write_entry(path: Path, content: bytes) -> None:
     make_room(entries, MOST_KEPT_BYTES)
 
 
-def make_room(entries: Iterable[tuple[int, int, Path]], most: int) -> int:
-    """Remove files, the least recently used first, until at most ``most`` bytes are left.
-
-    An entry is (time of last use, bytes, path). Return the bytes that are left.
-    """
-    by_age = sorted(entries)
-    total = sum(size for _, size, _ in by_age)
-    for _, size, path in by_age:
-        if total <= most:
-            break
-        if remove_file(path):
-            total -= size
-    return total
-
-
 def remove_file(path: Path) -> bool:
     """Remove an entry that is a file, and its checksums; return whether it is gone."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
         (path.parent / SUMS / path.stem).unlink()
     return not path.exists()
+
+
+def make_room(
+    files: Sequence[tuple[float, int, Any]], most: int, remove: Callable[[Any], bool] = remove_file
+) -> int:
+    """Remove files, the least recently used first, until at most ``most`` bytes are left.
+
+    A file is (time of last use, bytes, path), and ``remove`` returns whether a path is gone. Return
+    the bytes that are left.
+    """
+    total = sum(size for _, size, _ in files)
+    for _, size, path in sorted(files):
+        if total > most and remove(path):
+            total -= size
+    return total
 
 
 def with_check_sum(content: bytes) -> bytes:

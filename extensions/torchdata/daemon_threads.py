@@ -48,16 +48,21 @@ class Threads:
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
         self._calls = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._futures: list[Future[Any]] = []
+        self._futures: set[Future[Any]] = set()
+
+    @property
+    def busy(self) -> int:
+        """Number of calls that have not ended."""
+        return sum(not future.done() for future in [*self._futures])
 
     def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Queue a call; return its future."""
         note_progress()
-        self._futures = [future for future in self._futures if not future.done()]
         new_future: Future[Any] = Future()
+        self._futures.add(new_future)
+        new_future.add_done_callback(self._futures.discard)
         self._calls.put((new_future, lambda: call(*arguments)))
-        self._futures.append(new_future)
-        if len(self._threads) < min(self._most, len(self._futures)):
+        if len(self._threads) < min(self._most, self.busy):
             self._start()
         return new_future
 
@@ -74,7 +79,7 @@ class Threads:
 
     def stop(self) -> None:
         """Make no call that has not begun, and wait for the others, but not for ever."""
-        for future in self._futures:
+        for future in [*self._futures]:
             future.cancel()
         self.end()
 

@@ -50,29 +50,22 @@ def _encode(value: Any, buffers: list[Any], source: Sample, place: str = "the it
         return ["sample", data, value.case, value.identity, patches]
     if is_key and isinstance(value, LazyPatch):
         return ["patch", digest_of_made(SimpleNamespace(patch=value, soft=0, is_tiled=0))]
-    if (content := _content_of(value)) is None:
+    is_tensor = kind is torch.Tensor and value.layout is torch.strided and not value.is_quantized
+    if kind is bytes:
+        tag, dtype, content = "bytes", "", value
+    elif is_tensor and value.device.type == "cpu" and not value.requires_grad:
+        flat = value.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
+        tag, dtype, content = "tensor", str(value.dtype), flat.numpy().tobytes()
+    elif (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in _KINDS:
+        tag = "array" if kind is np.ndarray else "number"
+        dtype, content = value.dtype.str, value.tobytes()
+    else:
         do = "Turn it into arrays, texts and numbers, or put cache_items() before the pipe of it."
         do = "Give key_fn=, which makes plain values of the item." if is_key else do
         why = "of another sample" if kind is Sample else "which has no safe form"
         raise SampleError(f"{place} is a {kind.__name__}, {why}", do=do)
-    tag, buffer, *layout = content
-    buffers.append(buffer)
-    return [tag, len(buffer), *layout]
-
-
-def _content_of(value: Any) -> tuple[Any, ...] | None:
-    """Return kind, bytes, type and shape of bytes, an array, a tensor or a number of NumPy."""
-    if type(value) is bytes:
-        return "bytes", value, "", ()
-    if type(value) is torch.Tensor and not (value.requires_grad or value.is_quantized):
-        if value.layout is not torch.strided or value.device.type != "cpu":
-            return None
-        flat = value.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
-        return "tensor", flat.numpy().tobytes(), str(value.dtype), value.shape
-    if (type(value) is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in _KINDS:
-        tag = "number" if isinstance(value, np.generic) else "array"
-        return tag, value.tobytes(), value.dtype.str, value.shape
-    return None
+    buffers.append(content)
+    return [tag, len(content), dtype, getattr(value, "shape", ())]
 
 
 def _is_from(sample: Sample, source: Sample) -> bool:

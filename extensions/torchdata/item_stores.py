@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ...storage.disk_cache import make_directory
+from ...storage.disk_cache import make_directory, make_room
 from ...storage.fsspec_ranges import file_system_of
 from ...storage.location import is_url
 
@@ -92,14 +92,12 @@ class _Files:
     def _make_room(self, most: int) -> None:
         self._system.invalidate_cache()
         own = [one for one in self._call("ls", self._root, detail=True) if _OWN.search(one["name"])]
-        entries = sorted((_time_of(one), one["name"], one["size"]) for one in own)
-        total = sum(size for *_, size in entries)
-        for _, name, size in entries:
-            if total <= most:
-                return
-            with suppress(FileNotFoundError):  # another process makes room, too
-                self._call("rm_file", name)
-            total -= size
+        make_room([(_time_of(one), one["size"], one["name"]) for one in own], most, self._remove)
+
+    def _remove(self, path: str) -> bool:
+        with suppress(FileNotFoundError):  # another process makes room, too
+            self._call("rm_file", path)
+        return True
 
 
 def _time_of(info: Mapping[str, Any]) -> float:

@@ -6,25 +6,26 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import queue
 import traceback
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from ...adapters.adapter import Adapter
 from ...adapters.timeout import ITEM_SECONDS
-from ...core import Sample
 from ...core.errors import GraphError, ItemTimeout, NotPicklable, WorkerDied
 from ...core.validate import validate_int
 from ...datapipes.background_iterator import STOP_SECONDS
 from ...datapipes.datapipe import PerItem, SameLength
+from ...datapipes.tensors import map_tensors
 from ...graph import (
     Pipe,
     RewriteResult,
@@ -34,6 +35,7 @@ from ...graph import (
     chained_name,
     describe,
     origin_of,
+    parents_of,
     traits_of,
     walk,
     with_parents,
@@ -139,10 +141,10 @@ class Runtime(Adapter):
         return sweep(pipe, (Rule("runtime", match, build),))
 
     def __repr__(self) -> str:
-        return f"Runtime({self.at!r}, {self.words()})"
+        return f"Runtime({self.at!r}, {self.arguments()})"
 
-    def words(self) -> str:
-        """Return the settings as arguments."""
+    def arguments(self) -> str:
+        """Return the settings as a call writes them."""
         names = ("threads", "processes", "device", "cores")
         return ", ".join(f"{name}={v!r}" for name in names if (v := getattr(self, name)))
 
@@ -151,24 +153,24 @@ class RunApart(SameLength):
     """A pipe per item that runs apart from the others."""
 
     def __init__(self, pipe: Any, runtime: Runtime, *, here: bool) -> None:
-        (parent,) = (each for each in vars(pipe).values() if isinstance(each, IterDataPipe))
+        (parent,) = parents_of(pipe)
         super().__init__(parent)
-        self._runtime, self._work = runtime, _Work(pipe, runtime.device)
+        self._runtime, self._function = runtime, _ItemFunction(pipe, runtime.device)
         vars(self)["origin"] = origin_of(pipe)
         self._pool: Any = None
         self._pid, self._here, self._is_checked = 0, here, False
 
     @property
     def traits(self) -> Traits:
-        return replace(traits_of(self._work.member), ahead=True, main_process=self._here)
+        return replace(traits_of(self._function.pipe), ahead=True, main_process=self._here)
 
     def describe(self) -> str:
         """Return the pipe and where it runs."""
-        return f"{describe(self._work.member)} [{self._runtime.words()}]"
+        return f"{describe(self._function.pipe)} [{self._runtime.arguments()}]"
 
     def settings(self) -> Any:
         """Return the settings of the pipe alone: where it runs changes no batch."""
-        return describe(self._work.member)
+        return describe(self._function.pipe)
 
     def __getstate__(self) -> Any:
         return {**super().__getstate__(), "_pool": None}
@@ -180,16 +182,16 @@ class RunApart(SameLength):
             pool.stop()
 
     def _start(self) -> Any:
-        """Return the running threads, or processes without answers of an earlier pass."""
+        """Return the running threads or processes; start them for the first pass of a process."""
         runtime = self._runtime
-        if self._pool is not None and self._pid != os.getpid():
+        if self._pid != os.getpid():
             self._pool = None  # that of the parent process
-        if isinstance(self._pool, _Processes) and self._pool.pending:
-            self.shutdown()
+        elif isinstance(self._pool, _Processes) and self._pool.threads.busy:
+            self.shutdown()  # an earlier pass was left
         if self._pool is None:
             self._pid = os.getpid()
             if runtime.processes:
-                self._pool = _Processes(runtime.processes, self._work, runtime.cores)
+                self._pool = _Processes(self.describe(), self._function, runtime)
             else:
                 own = (runtime.cores,)
                 self._pool = Threads(runtime.threads or 1, initializer=_pin, initargs=own)
@@ -197,92 +199,87 @@ class RunApart(SameLength):
         return self._pool
 
     def __iter__(self) -> Iterator[Any]:
-        runtime, pool = self._runtime, self._start()
+        pool, threads, processes = self._start(), self._runtime.threads, self._runtime.processes
         # A single thread takes one item after the other, as the pipe would.
-        most = runtime.processes or _AHEAD * runtime.threads * (runtime.threads > 1) or 1
-        note = states_of_globals if most > 1 or runtime.processes else lambda: None
-        under_way: deque[tuple[Any, Any]] = deque()
-        items, end, last = iter(self.parent), None, note()
+        most = processes or _AHEAD * threads * (threads > 1) or 1
+        states = states_of_globals if most > 1 or processes else lambda: None
+        under_way: deque[tuple[Future[Any], Any]] = deque()
+        items, end, last = iter(self.parent), None, states()
         try:
             while True:
                 # The very first item runs alone: draws show in the global generators.
                 while end is None and len(under_way) < (most if self._is_checked else 1):
-                    if not runtime.processes:  # before an item that may seed the generators
-                        self._refuse_draws(note(), last, [last])
+                    if not processes:  # before an item that may seed the generators
+                        self._refuse_draws(states(), last)
                     try:
                         item = next(items)
                     except Exception as error:  # StopIteration too: raised after earlier results
                         end = error
                         break
-                    last = note()
-                    call = (last, item) if runtime.processes else (self._work, item)
+                    last = states()
+                    call = (last, item) if processes else (self._function, item)
                     under_way.append((pool.submit(*call), last))
                 if not under_way:
                     if isinstance(end, StopIteration):
                         return
                     raise end  # type: ignore[misc]
-                future, before = under_way[0]
+                future, before = under_way.popleft()
                 result = self._wait(future)
-                under_way.popleft()
-                if runtime.processes:
+                if processes:
                     after, result = result
-                    # Without a seed for each item, the next item would draw the same numbers. Later
-                    # pipes go on from the state in which the function left the generators.
-                    others = [state for _, state in under_way][:1]
-                    self._refuse_draws(after, before, [before] if self._here else others)
+                    # Without a seed for each item, the next item would draw the same numbers.
+                    if self._here or (under_way and _equal(before, under_way[0][1])):
+                        self._refuse_draws(after, before)
+                    # Later pipes go on from the state in which the function left the generators.
                     restore_globals(after)
                 else:
-                    self._refuse_draws(note(), last, [last])
+                    self._refuse_draws(states(), last)
                 self._is_checked = True
                 yield result
-                last = note()
+                last = states()
         finally:
             for future, _ in under_way:
                 future.cancel()
 
-    def _refuse_draws(self, after: Any, before: Any, others: Sequence[Any]) -> None:
-        """Raise if an item has drawn numbers that others would draw, too."""
-        if (
-            before is not None
-            and not _equal(after, before)
-            and any(_equal(before, other) for other in others)
-        ):
-            msg = f"{describe(self._work.member)} draws from a global generator, and items at once "
-            msg += "would mix their numbers"
+    def _refuse_draws(self, after: Any, before: Any) -> None:
+        """Raise if an item has drawn numbers, which other items would draw, too."""
+        if before is not None and not _equal(after, before):
+            msg = f"{describe(self._function.pipe)} draws from a global generator, and items at "
+            msg += "once would mix their numbers"
             do = "Draw from a generator that the item seeds, or use processes= before the batch."
             raise GraphError(msg, do=do).at(self.origin)
 
-    def _wait(self, future: Any) -> Any:
+    def _wait(self, future: Future[Any]) -> Any:
         try:
             return future.result(ITEM_SECONDS)
         except TimeoutError as error:
-            if not isinstance(error, _Late) and (isinstance(future, _Answer) or future.done()):
+            if future.done():
                 raise  # by the function
             msg = f"{self.describe()} has not made an item in {ITEM_SECONDS:g} s"
             raise ItemTimeout(msg, do="Look for an endless loop.").at(self.origin) from error
-        except _Died as error:
-            msg = f"a process of {self.describe()} died"
-            do = "Look for its reason above; -9 is often a lack of memory."
-            raise WorkerDied(f"{msg}, with exit code {error}", do=do).at(self.origin) from error
+        except WorkerDied as error:
+            self.shutdown()
+            error.at(self.origin)
+            raise
 
 
 class _Processes:
-    """Processes with one item each, in turn; they end with this process."""
+    """Processes that take single items in turn, while threads wait for their answers."""
 
-    def __init__(self, count: int, work: _Work, cores: Sequence[int] | None) -> None:
+    def __init__(self, name: str, function: _ItemFunction, runtime: Runtime) -> None:
         context = multiprocessing.get_context("forkserver")
         try:
-            payload = pickle.dumps(work)
+            payload = pickle.dumps(function)
         except Exception as error:
-            msg = f"{describe(work.member)} cannot be sent to a process: {error}"
+            msg = f"{describe(function.pipe)} cannot be sent to a process: {error}"
             raise NotPicklable(msg, do="Define its function at the top of a module.") from error
-        self._running: deque[tuple[Any, Any]] = deque()
-        self._pid = os.getpid()
-        self.pending = 0
-        """Number of items without an answer."""
-        for _ in range(count):
+        self._name, self._pid, self.threads = name, os.getpid(), Threads(runtime.processes)
+        self._running: list[tuple[Any, Any]] = []
+        self._idle: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        for _ in range(runtime.processes):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, payload, cores), daemon=True)
+            arguments = (theirs, payload, runtime.cores)
+            process = context.Process(target=_serve, args=arguments, daemon=True)
             # Workers are daemons, which may have no children; these end with them all the same.
             own = vars(multiprocessing.current_process())["_config"]
             was = own.pop("daemon", None)
@@ -292,74 +289,56 @@ class _Processes:
                 own.update({} if was is None else {"daemon": was})
             theirs.close()
             self._running.append((process, ours))
+            self._idle.put((process, ours))
 
-    def submit(self, states: Any, item: Any) -> _Answer:
+    def submit(self, states: Any, item: Any) -> Future[Any]:
         """Send an item to the process whose turn it is."""
-        message, (process, channel) = pickle.dumps((states, item)), self._running[0]
-        self._running.rotate(-1)
-        self.pending += 1
-        with contextlib.suppress(OSError):  # the answer says that it is dead
+        return self.threads.submit(self._answer, pickle.dumps((states, item)))
+
+    def _answer(self, message: bytes) -> Any:
+        """Return the answer of the next idle process; raise the error of its function."""
+        process, channel = self._idle.get()
+        try:
             channel.send_bytes(message)
-        return _Answer(self, process, channel)
+            data = channel.recv_bytes()
+        except (EOFError, OSError) as error:
+            process.join(STOP_SECONDS)
+            msg = f"a process of {self._name} died, with exit code {process.exitcode}"
+            do = "Look for its reason above; -9 is often a lack of memory."
+            raise WorkerDied(msg, do=do) from error
+        finally:
+            self._idle.put((process, channel))
+        answer = pickle.loads(data)  # noqa: S301  made by our own process
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def stop(self) -> None:
         """End the processes, also those that are at work."""
         if self._pid != os.getpid():
             return
-        running, self._running = self._running, deque()
-        for process, channel in running:
-            channel.close()
+        for process, _ in self._running:
             process.terminate()
-        for process, _channel in running:
+        for process, _ in self._running:
             process.join(STOP_SECONDS)
             if process.is_alive():
                 process.kill()
             process.join()
-
-
-class _Late(TimeoutError):
-    """There is no answer yet."""
-
-
-class _Died(Exception):
-    """The process has ended."""
-
-
-class _Answer:
-    """The answer of a process."""
-
-    def __init__(self, processes: _Processes, process: Any, channel: Any) -> None:
-        self._processes, self._process, self._channel = processes, process, channel
-
-    def result(self, seconds: float) -> Any:
-        """Wait for the answer; raise the error of the process."""
-        if not self._channel.poll(seconds):
-            raise _Late
-        try:
-            message = self._channel.recv_bytes()
-        except (EOFError, OSError) as error:
-            self._process.join(STOP_SECONDS)
-            raise _Died(self._process.exitcode) from error
-        self._processes.pending -= 1
-        answer = pickle.loads(message)  # noqa: S301  made by our own process
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def cancel(self) -> None:
-        """Do nothing: the next pass has other processes."""
+        self.threads.stop()
+        for _, channel in self._running:
+            channel.close()
 
 
 def _serve(channel: Any, payload: bytes, cores: Sequence[int] | None) -> None:
     """Work on items until the other end of the channel is gone."""
     _pin(cores)
-    work = pickle.loads(payload)  # noqa: S301  made by our parent process
+    function = pickle.loads(payload)  # noqa: S301  made by our parent process
     with contextlib.suppress(EOFError, OSError):
         while True:
             states, item = pickle.loads(channel.recv_bytes())  # noqa: S301  made by our parent
             restore_globals(states)
             try:
-                result = work(item)
+                result = function(item)
                 answer = pickle.dumps((states_of_globals(), result))
             except Exception as error:
                 error.add_note(f"in a process of its own:\n{traceback.format_exc()}")
@@ -371,43 +350,31 @@ def _serve(channel: Any, payload: bytes, cores: Sequence[int] | None) -> None:
             channel.send_bytes(answer)
 
 
-class _One(IterDataPipe[Any]):
-    """A source of one item."""
+class _ItemFunction:
+    """The function that a pipe applies to one item, on a device."""
 
-    def __init__(self, item: Any) -> None:
-        self.item = item
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self.item
-
-
-class _Work:
-    """The work of a pipe on one item, on a device."""
-
-    def __init__(self, member: Any, device: str | None) -> None:
-        self.member: Any = with_parents(member, [_One(None)])
+    def __init__(self, pipe: Any, device: str | None) -> None:
+        self.pipe: Any = with_parents(pipe, [IterableWrapper([], deepcopy=False)])
         self.device = device
 
     def __call__(self, item: Any) -> Any:
         if self.device is None:
             return self._apply(item)
-        leaves = tree_leaves({**item} if isinstance(item, Sample) else item)
-        homes = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)}
-        result = self._apply(_to_device(item, self.device))
-        return _to_device(result, homes.pop() if len(homes) == 1 else "cpu")
+        homes: set[torch.device] = set()
+
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            homes.add(tensor.device)
+            return tensor.to(self.device)
+
+        result = self._apply(map_tensors(item, move))
+        home = homes.pop() if len(homes) == 1 else "cpu"
+        return map_tensors(result, lambda tensor: tensor.to(home))
 
     def _apply(self, item: Any) -> Any:
-        if isinstance(self.member, PerItem):
-            return self.member.apply(item)
-        (result,) = with_parents(self.member, [_One(item)])
+        if isinstance(self.pipe, PerItem):
+            return self.pipe.apply(item)
+        (result,) = with_parents(self.pipe, [IterableWrapper([item], deepcopy=False)])
         return result
-
-
-def _to_device(thing: Any, device: Any) -> Any:
-    """Return an item with its tensors on a device."""
-    if isinstance(thing, Sample):
-        return thing.with_data(**_to_device({**thing}, device))
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), thing)
 
 
 def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

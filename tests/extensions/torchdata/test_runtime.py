@@ -1,8 +1,10 @@
 """One pipe in threads or processes of its own, on a device, or pinned; the same batches."""
 
+import functools
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -247,6 +249,37 @@ def test_an_abandoned_pass_leaves_nothing():
     first = iter(pipe)  # held, and not ended
     assert next(first) == 3
     assert list(pipe) == [3, 4, 5, 6, 7, 8]
+    pipe.shutdown()
+
+
+def hang_once(marker, number):
+    """Sleep at the second number, unless a file says that this has happened."""
+    if number == 1 and not marker.exists():
+        marker.touch()
+        time.sleep(60)
+    return number
+
+
+def interrupt_after(marker):
+    """Interrupt this process when a file exists."""
+    while not marker.exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_item_at_work_does_not_delay_the_next_pass(tmp_path):
+    """Its process is replaced."""
+    marker = tmp_path / "hung"
+    pipe = IterableWrapper(range(3)).map(functools.partial(hang_once, marker))
+    pipe = Runtime("map", processes=1)(pipe)
+    items, start = iter(pipe), time.monotonic()
+    assert next(items) == 0
+    threading.Thread(target=interrupt_after, args=(marker,)).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(items)
+
+    assert list(pipe) == [0, 1, 2]
+    assert time.monotonic() - start < 50
     pipe.shutdown()
 
 
