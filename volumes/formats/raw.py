@@ -368,14 +368,10 @@ class SplitRaw(FilesBackend):
         which = self._ends.searchsorted(entries, "right")
         cuts = ((np.diff(entries) != 1) | (np.diff(which) != 0)).nonzero()[0] + 1
         for run in np.split(np.arange(len(entries)), cuts):
-            number, first, last = (
-                int(n) for n in (which[run[0]], entries[run[0]], entries[run[-1]])
-            )
+            number = int(which[run[0]])
             before = int(self._ends[number]) - self._counts[number]
-            start, stop = (
-                (first - before, *index.start[lead:]),
-                (last + 1 - before, *index.stop[lead:]),
-            )
+            start = int(entries[run[0]]) - before, *index.start[lead:]
+            stop = int(entries[run[-1]]) + 1 - before, *index.stop[lead:]
             yield self._open.get_or(number, partial(self._open_file, number)), Region(start, stop)
 
     def _open_file(self, number: int) -> LocalRaw | RemoteRaw:
