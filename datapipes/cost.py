@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from itertools import chain, islice, product
 from typing import Any
 
@@ -524,4 +523,4 @@ def _hint_of(graph: Pipe) -> AccessHint | None:
         if not isinstance(hint, AccessHint):
             msg = f"access_hint is a voxpipe.volumes.AccessHint, got {shorten(hint)}"
             raise SampleError(msg, do="Write AccessHint(tile=(64, 64, 64)), for instance.")
-    return reduce(AccessHint.join, hints) if hints else None
+    return AccessHint.join(hints) if hints else None
