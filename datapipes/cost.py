@@ -497,7 +497,7 @@ def _demand(
     uniform = cutting if cutting is not None and cutting.sampling == "uniform" else None
     region = None if uniform is None or uniform.region is None else uniform.region.region
     # A function or a key has a number for each volume: the planned patches are a lower bound.
-    if uniform is None or not uniform.samples_by:
+    if uniform is None or not uniform.samples_source:
         draws = 1 if uniform is None else uniform.samples_per_volume
     return Demand(
         support=(float(mean[0]), float(mean[1]), float(mean[2])),
