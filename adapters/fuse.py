@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.validate import as_flag
 from ..datapipes.iter import BatchPatches, FusedSpatial, Realize, SpatialPipe, ValuePipe
-from ..datapipes.spatial import flush_before, is_spatial, starts_anew
+from ..datapipes.spatial import flush_before, is_spatial, needs_flush_before
 from ..graph import Pipe, Refused, RewriteResult, Rule, Site, parents_of, with_parents
 from .adapter import Adapter
 
@@ -71,7 +71,7 @@ class FuseSpatial(Adapter):
 
 def _after_another(site: Site) -> Pipe | Refused | None:
     """Find a spatial pipe with a pipe upstream that has its plan, if either is not lazy."""
-    if not is_spatial(site.pipe) or not starts_anew(site.pipe, default=False):
+    if not is_spatial(site.pipe) or not needs_flush_before(site.pipe, default=False):
         return None
     if isinstance(site.pipe, FusedSpatial):
         return Refused("its members are one pipe already; give lazy=False to the first FuseSpatial")

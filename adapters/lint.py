@@ -270,7 +270,7 @@ def _mistakes_at(pipe: Any, before: Upstream) -> Iterator[tuple[str, str, str]]:
         yield SHARDS, what, "Put .shuffle() before .sharding_filter()."
     if traits.group and patches is not None and not before.shuffled_patches:
         # On a grid their number depends on the shape of the volume.
-        count: Any = "several" if patches.samples_by else patches.samples_per_volume
+        count: Any = "several" if patches.samples_source else patches.samples_per_volume
         count = "all" if patches.sampling == "grid" else count
         if count != 1:
             what = f"{count} patches of a volume follow each other into the same batches"

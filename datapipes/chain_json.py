@@ -12,6 +12,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib import import_module
+from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from ..core.call_site import CREDENTIALS, shorten
 from ..core.errors import BadChain, GraphError
 from ..core.redact import has_secrets
 from ..core.suggest import closest
-from ..graph import Pipe, chained_name, fingerprint_of_pipe, is_branch, is_pipe, parents_of
+from ..graph import Pipe, chained_name, fingerprint_of_pipe, is_branch, is_pipe
 from ..graph.explain import arguments_of, shown_pipes
 from ..graph.node import describe, is_chained, origin_of, pipes_in
 from ..intensity import choice
@@ -90,18 +91,20 @@ def chain_to_json(pipe: Pipe) -> dict[str, Any]:
             with warnings.catch_warnings():  # the pipe warned at its construction
                 warnings.simplefilter("ignore")
                 # Sources stay: some list a storage when they are made.
-                twin = reader.add(nodes[-1], None if parents else one)
-            twin = twin[0].main_datapipe if isinstance(twin, list) else twin
-            edges = zip(parents, () if is_branch(one) else parents_of(twin), strict=False)
-            same = all(reader.pipes[number] is parent for number, parent in edges)
-            same = same and describe(one) == describe(twin)
-            if not same or fingerprint_of_pipe(one) != fingerprint_of_pipe(twin):
-                raise TypeError("its arguments do not make the same pipe again")
+                reader.add(nodes[-1], None if parents else one)
         except (BadChain, TypeError) as error:
-            do = "Use plain values and functions of modules, or keep it as code: print(pipe)."
-            msg = f"{describe(one)} has no data form: {error}"
-            raise GraphError(msg, do=do).at(origin_of(one)) from error
+            raise _no_data_form(one, error) from error
+    twins = shown_pipes(reader.earlier(len(nodes) - 1), children=True)
+    for (one, parents), (twin, edges) in zip_longest(pairs, twins, fillvalue=(pipe, [])):
+        same = edges == parents and describe(one) == describe(twin)
+        if not same or fingerprint_of_pipe(one) != fingerprint_of_pipe(twin):
+            raise _no_data_form(one, "its arguments do not make the same pipe again")
     return {"version": CHAIN_VERSION, "pipes": nodes}
+
+
+def _no_data_form(pipe: Pipe, why: Any) -> GraphError:
+    do = "Use plain values and functions of modules, or keep it as code: print(pipe)."
+    return GraphError(f"{describe(pipe)} has no data form: {why}", do=do).at(origin_of(pipe))
 
 
 def chain_from_json(
@@ -155,8 +158,7 @@ def _plain(value: Any) -> Any:
 
 def _public(name: str) -> Any:
     """Return the class of pipes or plain values with a public name; None if there is none."""
-    values = spatial, intensity, core, draws, choice, axis_map
-    places = *values, iter_pipes, map_pipes, shuffle_plans
+    places = spatial, intensity, core, draws, choice, axis_map, iter_pipes, map_pipes, shuffle_plans
     things = [getattr(place, name, None) for place in places if not name.startswith("_")]
     things += [kind for kind in np.sctypeDict.values() if kind.__name__ == name]
     kinds, plain = [one for one in things if isinstance(one, type)], (*_PIPES, *_NUMBERS, Enum)

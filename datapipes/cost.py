@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from itertools import chain, islice, product
 from typing import Any
 
@@ -499,7 +498,7 @@ def _demand(
     uniform = cutting if cutting is not None and cutting.sampling == "uniform" else None
     region = None if uniform is None or uniform.region is None else uniform.region.region
     # A function or a key has a number for each volume: the planned patches are a lower bound.
-    if uniform is None or not uniform.samples_by:
+    if uniform is None or not uniform.samples_source:
         draws = 1 if uniform is None else uniform.samples_per_volume
     return Demand(
         support=(float(mean[0]), float(mean[1]), float(mean[2])),
@@ -525,4 +524,4 @@ def _hint_of(graph: Pipe) -> AccessHint | None:
         if not isinstance(hint, AccessHint):
             msg = f"access_hint is a voxpipe.volumes.AccessHint, got {shorten(hint)}"
             raise SampleError(msg, do="Write AccessHint(tile=(64, 64, 64)), for instance.")
-    return reduce(AccessHint.join, hints) if hints else None
+    return AccessHint.join(hints) if hints else None

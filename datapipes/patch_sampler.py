@@ -209,9 +209,10 @@ class PatchSampler(DataPipe):
         super().__init__()
         self.parent = parent
         is_text = isinstance(samples_per_volume, str) and not samples_per_volume.isdecimal()
-        by_case = is_text or callable(samples_per_volume)
-        self.samples_by: Any = samples_per_volume if by_case else None
-        self.samples_per_volume: Any = 1 if by_case else samples_per_volume
+        varies = is_text or callable(samples_per_volume)
+        # Key or function that gives the number of samples of each volume.
+        self.samples_source: Any = samples_per_volume if varies else None
+        self.samples_per_volume: Any = 1 if varies else samples_per_volume
         self.sampling = sampling
         self.stream_names = (stream_name(parent, name, self.form_name),)
         self._is_shared = bool(name)
@@ -249,7 +250,7 @@ class PatchSampler(DataPipe):
         if self.sampling not in SAMPLINGS:
             raise PatchSizeError(f"sampling is one of {SAMPLINGS}, got {self.sampling!r}")
         whole_number("samples_per_volume", self.samples_per_volume, least=1)
-        if self.sampling == "grid" and (self.samples_by or self.samples_per_volume != 1):
+        if self.sampling == "grid" and (self.samples_source or self.samples_per_volume != 1):
             msg = "samples_per_volume belongs to sampling='uniform'; a grid covers the volume once"
             raise PatchSizeError(msg)
         if any(o >= s for o, s in zip(self.overlap, self.size, strict=True)):
@@ -283,7 +284,7 @@ class PatchSampler(DataPipe):
                 yield from map(visit.patch, range(visit.patches))
 
     def by_number(self, items: Any) -> Any:
-        each = 0 if self.sampling == "grid" or self.samples_by else self.samples_per_volume
+        each = 0 if self.sampling == "grid" or self.samples_source else self.samples_per_volume
         return None if items is None else Patches(items, self._visit, each, self)
 
     def _visit(self, sample: Any) -> Visit:
@@ -299,7 +300,7 @@ class PatchSampler(DataPipe):
             patch = self._step(op)
         # The region draws from the case, before there is an ordinal: one for all patches.
         start = sample if region is None else add_steps(self, region, sample)
-        count = self._samples(sample) if self.samples_by else self.samples_per_volume
+        count = self._samples(sample) if self.samples_source else self.samples_per_volume
         return Visit(count, partial(add_steps, self, patch, start))
 
     @cached_property
@@ -333,13 +334,13 @@ class PatchSampler(DataPipe):
 
     def _samples(self, sample: Any) -> int:
         """Return the number of patches of a volume."""
-        by = self.samples_by
-        if isinstance(by, str) and by not in sample:
-            msg = f"samples_per_volume={by!r} names a key, and the sample has {', '.join(sample)}"
-            raise SampleError(msg, do=missing_key_hint(by, "Name one of these.")).at(self.origin)
-        count: Any = sample[by] if isinstance(by, str) else by(sample)
+        rule = self.samples_source
+        if isinstance(rule, str) and rule not in sample:
+            msg = f"samples_per_volume={rule!r} names a key, and the sample has {', '.join(sample)}"
+            raise SampleError(msg, do=missing_key_hint(rule, "Name one of these.")).at(self.origin)
+        count: Any = sample[rule] if isinstance(rule, str) else rule(sample)
         count = int(count) if isinstance(count, str) and count.isdecimal() else count
-        return whole_number(f"samples_per_volume={shorten(by)}", count, least=0)
+        return whole_number(f"samples_per_volume={shorten(rule)}", count, least=0)
 
     def _step(self, op: SpatialOp | None, place: int = 0) -> Any:
         if op is None:
@@ -410,7 +411,7 @@ class PatchSampler(DataPipe):
             is drawn, follows from its voxels, or comes from functions of yours. Or a mask was
             not read yet, by :meth:`prepare` or an epoch.
         """
-        if self.sampling == "grid" or self.samples_by:
+        if self.sampling == "grid" or self.samples_source:
             if self._length is None:
                 self._length = count_planned(self.parent, self._count)
             return self._length
@@ -419,7 +420,7 @@ class PatchSampler(DataPipe):
     def _count(self, sample: Sample) -> int:
         """Return how many patches a volume has; reads no voxel."""
         with locate_errors(self, sample):
-            if self.samples_by:
+            if self.samples_source:
                 return self._samples(sample)
             _, stays = self._grid(sample)
         if stays is None:

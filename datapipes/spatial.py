@@ -49,12 +49,12 @@ from .op_pipe import (
 )
 
 
-def settle_sampling(pipe: Any, arguments: Mapping[str, Any]) -> None:
+def apply_sampling_arguments(pipe: Any, arguments: Mapping[str, Any]) -> None:
     """Set the sampling and laziness of a pipe; put a flush before the pipe where one is due."""
     with locate_errors(pipe):
         pipe.sampling = Sampling.of(arguments, pipe.origin)
         pipe.lazy, on_conflict = decide_laziness(arguments)
-        if starts_anew(pipe):
+        if needs_flush_before(pipe):
             pipe.parent = flush_before(pipe, pipe.parent, "lazy=False")
         clashes = [*conflicts(pipe.sampling, pipe.parent)]
         if clashes and on_conflict != "flush":
@@ -67,7 +67,7 @@ def settle_sampling(pipe: Any, arguments: Mapping[str, Any]) -> None:
             warn(f"{text}\n  at {pipe.origin}", ExtraInterpolation, pipe.origin)
 
 
-def starts_anew(pipe: Pipe, default: bool = True) -> bool:
+def needs_flush_before(pipe: Pipe, default: bool = True) -> bool:
     """Whether a flush is due before a spatial pipe: it, or one with the same plan, is not lazy.
 
     ``default`` holds for pipes on which neither the user nor a block has decided.
@@ -104,7 +104,7 @@ class SpatialPipe(OpPipe):
     stands_apart = "gives volumes plans of their own"  # why it is none, after its name
 
     def hold(self, op: SpatialOp, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
-        settle_sampling(self, arguments)
+        apply_sampling_arguments(self, arguments)
         self.steps = PipeSteps([Step(op, self.stream_names[0], self.origin, common=is_shared)])
 
     def apply(self, item: Any) -> Sample:
@@ -388,7 +388,7 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         PerItem.__init__(self, parent)
         self.stream_names: tuple[str, ...] = ()
         self.is_step = False
-        settle_sampling(self, arguments)
+        apply_sampling_arguments(self, arguments)
 
     def apply(self, item: Any) -> Sample:
         return super().apply(item) if self.like is None else self._bring(item, self.like)

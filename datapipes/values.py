@@ -15,7 +15,7 @@ from ..spatial import LazyPatch, Step
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from .op_pipe import OpPipe, Sampling, add_forms
-from .spatial import PipeSteps, SpatialPipe, add_steps, settle_sampling
+from .spatial import PipeSteps, SpatialPipe, add_steps, apply_sampling_arguments
 
 
 class ChangesValues(OpPipe):
@@ -90,7 +90,7 @@ class ChoicePipe(ChangesValues):
         own = {one: arguments.get(one) for one in SpatialPipe.keywords if one != "name"}
         fields = [one for one, value in own.items() if value is not None]
         if spatial is not None:
-            settle_sampling(self, arguments)
+            apply_sampling_arguments(self, arguments)
         elif fields:
             msg = f"{fields[0]}= says how voxels are sampled, and none of {op.choice.rule}() is"
             do = "Leave it out, or give it to a spatial pipe."

@@ -199,28 +199,30 @@ def predict(
     axes = _mirror_axes(mirror)
     options = dict(storage_options or {})
     ranks = Ranks.current()
-    own: Any = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
+    windowing: Any = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
     with ExitStack() as stack:
         stack.enter_context(_locate(origin, names_items=isinstance(source, DataLoader2)))
-        each = _by_output(destination, head, output=output, dtype=dtype, classes=classes)
-        chain, is_several = _as_chain(source, each, key, mask, options)
+        by_output = _by_output(destination, head, output=output, dtype=dtype, classes=classes)
+        chain, is_several = _as_chain(source, by_output, key, mask, options)
         if isinstance(chain, DataLoader2):
-            _refuse_given(own | {"num_workers": num_workers}, "a loader", "the chain of the loader")
+            arguments = windowing | {"num_workers": num_workers}
+            _refuse_given(arguments, "a loader", "the chain of the loader")
             ranks.refuse_alike(chain)
         else:
-            chain = _set_origin(_windows_of(chain, **own), source, origin)
+            chain = _set_origin(_windows_of(chain, **windowing), source, origin)
         stack.enter_context(evaluating(model))  # before the digest, which includes the mode
         run = _run_key(model, (axes, head), run, chain, key)
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
-        own = {"overwrite": overwrite, "storage_options": options, "run": run}
-        own |= {"blend": blend, "sigma_scale": sigma_scale, "memory_bytes": memory_bytes}
-        stitchings = _open(stack, [HowToStitch(**own, **one) for one in each], key, bar, origin)
+        common: Any = {"overwrite": overwrite, "storage_options": options, "run": run}
+        common |= {"blend": blend, "sigma_scale": sigma_scale, "memory_bytes": memory_bytes}
+        hows = [HowToStitch(**common, **arguments) for arguments in by_output]
+        stitchings = _open(stack, hows, key, bar, origin)
         if not isinstance(chain, DataLoader2):
             chain = _choosing(chain, partial(_select, stitchings, ranks), ranks.count)
             chain = stack.enter_context(_loader(chain, num_workers))
-        needs = [one.needs for one in stitchings if ranks.is_first]
-        heads = [head if one.head is None else one.head for one in stitchings]
+        needs = [stitching.needs for stitching in stitchings if ranks.is_first]
+        heads = [head if s.head is None else s.head for s in stitchings]
         outputs = partial(_outputs, model, chain, key, axes, heads, needs)
         results = _stitch(outputs, ranks, stitchings, bar)
         if is_several or not ranks.is_first:
@@ -248,22 +250,23 @@ def _by_output(destination: Any, head: Any, **arguments: Any) -> list[dict[str, 
     if len({*targets}) < len(targets) and not all(map(callable, places)):
         do = "Give each output a destination of its own."
         raise errors.DestinationExists("two outputs of the model have one destination", do=do)
-    each = []
+    arguments["destination"] = destination
+    outputs = []
     for name in names or [None]:
-        every = {"destination": destination, **arguments}.items()
-        one = {k: v[name] if names and isinstance(v, Mapping) else v for k, v in every}
-        activation = Activation(one.pop("output"), one.pop("dtype"))
-        each.append({**one, "activation": activation, "head": name})
-    return each
+        pairs = arguments.items()
+        of_output = {k: v[name] if names and isinstance(v, Mapping) else v for k, v in pairs}
+        activation = Activation(of_output.pop("output"), of_output.pop("dtype"))
+        outputs.append({**of_output, "activation": activation, "head": name})
+    return outputs
 
 
 def _open(
     stack: ExitStack, hows: Sequence[HowToStitch], key: str | None, bar: _Bar, origin: CallSite
 ) -> list[Stitching]:
     """Return the stitching of each output, until the stack is closed."""
-    first = Stitching(hows[0], key, bar.watch, origin)  # all have the same windows
-    others = [Stitching(how, key, None, origin, first.memory) for how in hows[1:]]
-    return [stack.enter_context(closing(one)) for one in (first, *others)]
+    primary = Stitching(hows[0], key, bar.watch, origin)  # all have the same windows
+    others = [Stitching(how, key, None, origin, primary.memory) for how in hows[1:]]
+    return [stack.enter_context(closing(stitching)) for stitching in (primary, *others)]
 
 
 def _origin_of(model: Any, source: Any) -> CallSite:
@@ -291,9 +294,9 @@ def _locate(origin: CallSite, *, names_items: bool) -> Iterator[None]:
 
 def _set_origin(chain: Pipe, source: Any, origin: CallSite) -> Pipe:
     """Return the chain, with ``origin`` for pipes that the user did not write."""
-    own = {id(pipe) for pipe in walk(source)} if is_pipe(source) else set()
+    of_user = {id(pipe) for pipe in walk(source)} if is_pipe(source) else set()
     for pipe in walk(chain):
-        if id(pipe) not in own:
+        if id(pipe) not in of_user:
             vars(pipe)["origin"] = origin
     return chain
 
@@ -323,7 +326,7 @@ def _stitch(
             bar.update()
             heap.note(sum(array.nbytes for array in arrays))
         background.wait()
-    background.collect([(one, one.finish()) for one in stitchings])
+    background.collect([(stitching, stitching.finish()) for stitching in stitchings])
     bar.update()
     return background.results
 
@@ -357,22 +360,23 @@ class _Background(AbstractContextManager["_Background"]):
         try:
             pairs = list(zip(self._stitchings, arrays, strict=True))
             windows = [
-                (one, one.check(meta, array[row]))
+                (stitching, stitching.check(meta, array[row]))
                 for row, meta in enumerate(metas)
-                for one, array in pairs
+                for stitching, array in pairs
             ]
         finally:  # an error of the last batch comes first
             self.wait()  # bounds memory: at most one batch waits
-        work = [(one, one.add_checked(window)) for one, window in windows]
+        work = [(stitching, stitching.add_checked(window)) for stitching, window in windows]
         self._batch = self._thread.submit(self.collect, work)
 
     def collect(self, work: Sequence[tuple[Stitching, Iterator[tuple[str, Volume]]]]) -> None:
         """Add the windows of generators, and the volumes that they finish to the results."""
-        for one, case, volume in ((one, *pair) for one, volumes in work for pair in volumes):
-            if one.head is None:
-                self.results[case] = volume
-            else:
-                self.results.setdefault(case, {})[one.head] = volume
+        for stitching, volumes in work:
+            for case, volume in volumes:
+                if stitching.head is None:
+                    self.results[case] = volume
+                else:
+                    self.results.setdefault(case, {})[stitching.head] = volume
 
     def wait(self) -> None:
         """Wait until all windows are added, and raise errors of adding them."""
@@ -390,18 +394,19 @@ def _select(
     """Return this rank's missing windows of a volume."""
     if is_looking_ahead():  # a plan writes nothing
         return numbers
-    own = [n for n in numbers if n % ranks.count == ranks.rank]
+    of_rank = [n for n in numbers if n % ranks.count == ranks.rank]
     patches = patches_of(sample)
     volumes = {k: getattr(p.volume, "stored_volume", p.volume) for k, p in patches.items()}
     meta = sample.provenance()
     if not ranks.is_first:
-        every = [one.past(meta, volumes) for one in stitchings]
-        return every[0][0].sort(n for n in own if not all(past[n] for _, past in every))
-    several = [one.open(meta, volumes) for one in stitchings]
-    stitchers = [stitcher for stitcher in several if stitcher is not None]
+        pairs = [stitching.past(meta, volumes) for stitching in stitchings]
+        windows = pairs[0][0]  # all outputs have the same
+        return windows.sort(n for n in of_rank if not all(past[n] for _, past in pairs))
+    answers = [stitching.open(meta, volumes) for stitching in stitchings]
+    stitchers = [stitcher for stitcher in answers if stitcher is not None]
     for stitcher in stitchers:
         stitcher.leave_out(sorted({*range(len(stitcher.windows))} - {*numbers}))
-    missing = [n for n in own if not all(one.past[n] for one in stitchers)]
+    missing = [n for n in of_rank if not all(stitcher.past[n] for stitcher in stitchers)]
     return stitchers[0].windows.sort(missing) if missing else []
 
 
@@ -444,14 +449,14 @@ class _Bar:
 
 
 def _as_chain(
-    source: Any, each: Any, key: str | None, mask: Mask, options: Mapping[str, Any]
+    source: Any, by_output: Any, key: str | None, mask: Mask, options: Mapping[str, Any]
 ) -> tuple[Any, bool]:
     """Return a chain of volumes, windows or batches, or a loader, and whether it has several."""
     if isinstance(source, DataLoader2) or is_pipe(source):
         return source, True
     is_list = isinstance(source, (list, tuple))
-    for one in each if is_list and len(source) > 1 else ():
-        refuse_shared(one["destination"])
+    for arguments in by_output if is_list and len(source) > 1 else ():
+        refuse_shared(arguments["destination"])
     name, place = key or IMAGE, os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
     is_glob = "*" in public_name(place) and (is_url(place) or not os.path.exists(place))
     cases = [
@@ -497,8 +502,8 @@ def _windows_of(
     pipe: Any = chain
     if cutting:
         where = 'lazy_patch(size, sampling="grid", overlap=..., mask=...)'
-        own = {"patch": patch, "overlap": overlap, "mask": mask}
-        _refuse_given(own, "a chain that cuts windows", where)
+        arguments = {"patch": patch, "overlap": overlap, "mask": mask}
+        _refuse_given(arguments, "a chain that cuts windows", where)
     else:
         size, share = PATCH if patch is None else patch, 0.5 if overlap is None else overlap
         sizes = (size,) * 3 if is_integer(size) else entries_of(size)
@@ -516,9 +521,8 @@ def _windows_of(
     if len(cutting) > 1 or (cutting and getattr(cutting[0], "sampling", "") != "grid"):
         msg = "the chain cuts patches that are no windows of a grid"
         raise GraphError(msg, do='Write lazy_patch(size, sampling="grid", overlap=...), once.')
-    if any(traits_of(one).group for one in walk(pipe)):
-        own = {"batch_size": batch_size}
-        _refuse_given(own, "a chain that makes batches", "batch_patches()")
+    if any(traits_of(upstream).group for upstream in walk(pipe)):
+        _refuse_given({"batch_size": batch_size}, "a chain that makes batches", "batch_patches()")
         return chain
     count = 1 if batch_size is None else batch_size
     batches: Pipe = pipe.batch_patches(validate_int("batch_size", count, least=1))
@@ -572,9 +576,9 @@ def _outputs(
     is_kept = True
     for batch in batches:
         image = _batch_image(batch, key)
-        # A list, because each opens its destination.
+        # A list, because each stitching opens its destination.
         answers = [[need(meta) for need in needs] for meta in batch[META]]
-        rows = [row for row, each in enumerate(answers) if any(each) or not needs]
+        rows = [row for row, answer in enumerate(answers) if any(answer) or not needs]
         if not rows:
             continue
         image = image if len(rows) == len(image) else image[rows]

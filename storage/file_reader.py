@@ -392,10 +392,10 @@ class RowBlocks:
     """Blocks that read a box."""
 
     def __init__(self, box: StoredBox, *, gap: int, most: int) -> None:
-        row, run, strides = row_of(box)
-        self._start = sum(a * s for (a, _), s in zip(box.ends[: row + 1], strides, strict=False))
+        row, run = row_of(box)
+        firsts, self._strides = [a for a, _ in box.ends[: row + 1]], box.strides[:row]
+        self._start = sum(a * s for a, s in zip(firsts, box.strides, strict=False))
         self._counts = [b - a for a, b in box.ends[:row]]
-        self._strides = strides[:row]
         self.shape = (*self._counts, run)  # of all rows; the last axis is the bytes of a row
         # The slowest axis along which rows are joined, their number, and their bytes.
         self._axis, self._rows_each, self._span = row, 1, run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -42,39 +41,32 @@ def coalesce(spans: Sequence[Span] | NDArray[np.int64], gap: int, most: int) -> 
 class StoredBox(NamedTuple):
     """A box of an array in C order, in a file."""
 
-    lengths: Sequence[int]  # of the array
-    ends: Sequence[Span]
-    """Indices of the box along each axis, half open."""
-    itemsize: int  # bytes of a number
+    ends: Sequence[Span]  # indices of the box along each axis, half open
+    strides: Sequence[int]  # bytes from an entry of each axis to the next
     offset: int  # bytes before the array
-    step: int = 0
-    """Bytes from an entry of the first axis to the next; 0 without gaps."""
 
 
 def rows_of_box(box: StoredBox, most: int | None = None) -> list[Span]:
     """Return the runs of bytes that hold a box of an array, in the order of the file."""
-    row, run, strides = row_of(box, most)
-    starts = np.array([box.offset + box.ends[row][0] * strides[row]], np.int64)
-    for stride, (first, last) in zip(strides[:row], box.ends[:row], strict=True):
+    row, run = row_of(box, most)
+    starts = np.array([box.offset + box.ends[row][0] * box.strides[row]], np.int64)
+    for stride, (first, last) in zip(box.strides[:row], box.ends[:row], strict=True):
         starts = (starts[:, None] + np.arange(first, last, dtype=np.int64) * stride).ravel()
     return [(start, start + run) for start in starts.tolist()]
 
 
-def row_of(box: StoredBox, most: int | None = None) -> tuple[int, int, list[int]]:
-    """Return the axis of the rows of a box, the bytes of a row, and the strides of the array."""
-    lengths, ends, itemsize, _, step = box
-    strides = [math.prod(lengths[n + 1 :]) * itemsize for n in range(len(lengths))]
-    strides[0] = step or strides[0]
-    counts = [last - first for first, last in ends]
-    axis = len(lengths) - 1
-    run = counts[axis] * itemsize
+def row_of(box: StoredBox, most: int | None = None) -> tuple[int, int]:
+    """Return the axis of the rows of a box, and the bytes of a row."""
+    counts = [last - first for first, last in box.ends]
+    axis = len(counts) - 1
+    run = counts[axis] * box.strides[axis]
     # Axes that are read whole lengthen the row along the one before them.
-    while axis > bool(step) and tuple(ends[axis]) == (0, lengths[axis]):
+    while axis > 0 and run == box.strides[axis - 1]:
         longer = run * counts[axis - 1]
         if most is not None and longer > most:
             break
         axis, run = axis - 1, longer
-    return axis, run, strides
+    return axis, run
 
 
 MOST_DOCUMENT_BYTES = 8 * 1024**2

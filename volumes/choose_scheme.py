@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..core.errors import BudgetExceeded
 from ..storage.in_flight import MOST_BYTES as MOST_IN_FLIGHT
 from ..storage.read_ahead import MOST_BYTES as MOST_AHEAD
 from .header import Triple
-from .scheme import STORED_RATIO, AccessHint, Budget, Demand, ReadScheme, StoreLayout, size_text
+from .scheme import STORED_RATIO, AccessHint, Budget, Demand, ReadScheme, StoreLayout
 
 # Part of the time of all cores for decoding: resampling takes about as long.
 DECODING_SHARE = 0.5
@@ -82,24 +82,25 @@ def _agree(
             scheme, agreement=f"asked: {hint.words()}; it is {kind}, so nothing is joined"
         )
     room = max(0, budget.memory_bytes - scheme.projected_bytes) // budget.processes
-    tile, got, memory = hint.fit(unit, layout.shape), list[str](), dict(scheme.memory)
+    tile, memory = hint.fit(unit, layout.shape), dict(scheme.memory)
+    result = AccessHint(tile)
     if tile is not None:
         run = math.prod(tile) * layout.itemsize
         scheme = replace(scheme, longest_run=max(1, run), gap=min(scheme.gap, run))
-        got.append(f"tiles of {'x'.join(map(str, tile))}")
     if hint.depth is not None and layout.remote:
         ahead = min(MOST_AHEAD // budget.sharing, hint.depth * _patch_bytes(layout, demand))
         more = min(ahead - scheme.ahead_bytes, room)
         room -= max(0, more)
         memory[ON_THE_WAY] = memory.get(ON_THE_WAY, 0) + budget.processes * more
         scheme = replace(scheme, ahead_bytes=scheme.ahead_bytes + more)
-        got.append(f"{scheme.ahead_bytes // max(1, _patch_bytes(layout, demand))} patches ahead")
+        depth = scheme.ahead_bytes // max(1, _patch_bytes(layout, demand))
+        result = replace(result, depth=depth)
     if hint.cache_bytes is not None and layout.chunk is not None:
         more = max(0, min(min(hint.cache_bytes, layout.data_bytes) - scheme.cache_bytes, room))
         memory[CHUNK_CACHE] = memory.get(CHUNK_CACHE, 0) + budget.processes * more
         scheme = replace(scheme, cache_bytes=scheme.cache_bytes + more)
-        got.append(f"{size_text(scheme.cache_bytes)} of chunks")
-    text = f"asked: {hint.words()}; {of_store}; agreed: {', '.join(got) or 'as without it'}"
+        result = replace(result, cache_bytes=scheme.cache_bytes)
+    text = f"asked: {hint.words()}; {of_store}; agreed: {result.words() or 'as without it'}"
     return replace(scheme, memory=memory, agreement=text)
 
 
@@ -273,15 +274,10 @@ def _regional(
     None if no region fits into ``room``.
     """
     grid = layout.grid
-    if demand.region is not None:
-        counts = _counts(demand.region, layout.unit, grid)
-    else:
-        # Long enough for a patch that begins anywhere in the first chunk of the region.
-        extent = [
-            max(s, p) + c - 1
-            for s, p, c in zip(demand.support, demand.patch, layout.unit, strict=True)
-        ]
-        counts = _counts(extent, layout.unit, grid)
+    # Long enough for a patch that begins anywhere in the first chunk of the region.
+    sizes = zip(demand.support, demand.patch, layout.unit, strict=True)
+    extent = demand.region or [max(s, p) + c - 1 for s, p, c in sizes]
+    counts = _counts(extent, layout.unit, grid)
     best: ReadScheme | None = None
     # With enough visits that take turns, each worker has its own, and decodes no other's region.
     apart = demand.together >= budget.processes
@@ -291,8 +287,8 @@ def _regional(
         draws = demand.draws if demand.region else _draws((i, j, k), demand)
         # At least as long as such a patch. Only a region that covers a whole axis may be shorter,
         # and there a longer one makes no difference.
-        sizes = zip((i, j, k), layout.unit, demand.patch, strict=True)
-        i, j, k = (max(r, -(-(p + c - 1) // c) * c) for r, c, p in sizes)
+        lengths = zip((i, j, k), layout.unit, demand.patch, strict=True)
+        i, j, k = (max(r, -(-(p + c - 1) // c) * c) for r, c, p in lengths)
         # Otherwise any free worker takes a batch, so several workers decode one region.
         readers = 1 if apart else min(budget.processes, math.ceil(draws / demand.items))
         cache = regions * math.prod(counts) * layout.unit_bytes
@@ -365,7 +361,7 @@ def _draws(region: Triple, demand: Demand) -> int:
     return max(1, round(COVERAGE * math.prod(region) / max(1.0, math.prod(demand.support))))
 
 
-def _counts(extent: tuple[float, ...] | list[float], unit: Triple, grid: Triple) -> list[int]:
+def _counts(extent: Sequence[float], unit: Triple, grid: Triple) -> list[int]:
     """Return the chunks per axis that cover an extent, at most all chunks."""
     return [min(n, max(1, math.ceil(e / c))) for e, c, n in zip(extent, unit, grid, strict=True)]
 

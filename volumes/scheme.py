@@ -7,9 +7,9 @@ scheme decides which bytes are read, when, and which are cached; it never change
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ..core.validate import validate_int
 from ..storage.in_flight import MOST_REQUESTS
@@ -172,15 +172,14 @@ class AccessHint:
         i, j, k = fits
         return i, j, k
 
-    def join(self, other: AccessHint) -> AccessHint:
-        """Return the hint of two pipes: the smaller tile, the larger depth and cache."""
-        pairs = ((a, b) for a, b in ((self.largest, other.largest), (self.tile, other.tile)))
-        largest, tile = (
-            tuple(map(min, a, b)) if a is not None and b is not None else a or b for a, b in pairs
-        )
-        depth = max((n for n in (self.depth, other.depth) if n is not None), default=None)
-        sizes = (n for n in (self.cache_bytes, other.cache_bytes) if n is not None)
-        return AccessHint(tile, largest, depth, max(sizes, default=None))  # type: ignore[arg-type]
+    @classmethod
+    def join(cls, hints: Sequence[AccessHint]) -> AccessHint:
+        """Return the hint of several pipes: the smallest extents, the largest depth and cache."""
+        columns = zip(*(vars(hint).values() for hint in hints), strict=True)
+        tiles, limits, *counts = ([n for n in column if n is not None] for column in columns)
+        extents: Any = (tuple(map(min, zip(*sizes, strict=True))) for sizes in (tiles, limits))
+        tile, largest = (extent or None for extent in extents)
+        return cls(tile, largest, *(max(numbers, default=None) for numbers in counts))
 
     def words(self) -> str:
         """Return the preferences in words."""

@@ -116,7 +116,8 @@ class Volume:
     ) -> None:
         if kind is None:
             kind = "label" if says_label(source) else "intensity"
-        _ = kind in KINDS or as_choice("kind", kind, KINDS)
+        elif kind not in KINDS:
+            as_choice("kind", kind, KINDS)
         override = None if affine is None else given_affine(as_array(affine), "this volume")
         if isinstance(reader, str):  # manifests hold it
             reader_kwargs["reader"], reader = reader, None
@@ -317,8 +318,7 @@ class Volume:
     def header(self) -> Header:
         """Stored header, read at the first use."""
         if self._header is None:
-            # Some sources know it without being opened, for example from a manifest.
-            if hasattr(self._source, "known_header"):
+            if hasattr(self._source, "known_header"):  # from a manifest, without an open file
                 with holding(OPENING, self.session):
                     self._header = header = self._source.known_header()
                 self.rounds = self.may_round and self.kind == "label" and header.dtype.kind == "f"

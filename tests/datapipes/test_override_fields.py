@@ -113,6 +113,31 @@ def test_mistakes_are_refused(fields: Any, error: Any, words: str) -> None:
         opened(policies={"image": fields}, override=True)
 
 
+@pytest.mark.parametrize(
+    ("fields", "override"),
+    [
+        ({"fill": -3}, False),
+        ({"padding": "border", "fill": -3}, False),
+        ({"padding": "zeros", "fill": -3}, True),
+    ],
+)
+def test_a_fill_without_constant_padding_is_refused(fields: dict[str, Any], override: bool) -> None:
+    """It would have no effect; the error has the key and the padding that uses a fill."""
+    match = "fill=-3 for 'image', but only padding='constant'(.|\n)*Add \"padding\": \"constant\""
+    with pytest.raises(PolicyConflict, match=match):
+        opened(policies={"image": fields}, override=override)
+
+
+def test_a_fill_is_used_by_constant_padding_and_by_labels() -> None:
+    """The padding of labels is constant by default."""
+    fields = {"image": {"padding": "constant", "fill": -3}, "label": {"fill": 3}}
+
+    sample = next(iter(opened(policies=fields).pad(1).realize()))
+
+    assert sample["image"][0, 0, 0, 0] == -3
+    assert sample["label"][0, 0, 0, 0] == 3
+
+
 def test_monais_word_is_suggested() -> None:
     """Under ``open_volume()``."""
     with pytest.raises(TypeError, match="'overrides'; did you mean 'policies'"):

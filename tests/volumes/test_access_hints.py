@@ -120,12 +120,13 @@ def test_explain_shows_both_sides(tmp_path, monkeypatch):
     assert all((a == b).all() for a, b in zip(before, after, strict=True))
 
 
-def test_hints_of_two_pipes_are_joined():
+def test_hints_of_pipes_are_joined():
     """The smaller tile, the deeper look ahead, the larger cache."""
     one = AccessHint(tile=(8, 16, 8), depth=1, cache_bytes=5)
     other = AccessHint(tile=(16, 8, 8), largest=(9, 9, 9), depth=3)
 
-    assert one.join(other) == AccessHint((8, 8, 8), (9, 9, 9), 3, 5)
+    assert AccessHint.join([one, other]) == AccessHint((8, 8, 8), (9, 9, 9), 3, 5)
+    assert AccessHint.join([one]) == one
 
 
 def test_wrong_hints(tmp_path, monkeypatch):

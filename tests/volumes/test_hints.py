@@ -110,7 +110,7 @@ def test_what_is_there_is_not_told(tmp_path, told, monkeypatch):
     """Where the cache holds every box, hints are not even thought of but now and then."""
     own = hints.KernelHints()
     monkeypatch.setattr(hints, "is_cached", lambda fd, places: True)
-    blocks = RowBlocks(StoredBox([8, 8], [(0, 4), (0, 4)], 2, 0), gap=0, most=64)
+    blocks = RowBlocks(StoredBox([(0, 4), (0, 4)], [16, 2], 0), gap=0, most=64)
 
     asked = []
     for _ in range(80):
@@ -128,8 +128,8 @@ def test_what_is_there_is_not_told(tmp_path, told, monkeypatch):
 def test_the_bytes_that_are_told_are_bounded(tmp_path, told):
     """The next box has to wait until one was read; one that is too large alone is told in part."""
     own = hints.KernelHints(most_bytes=100)
-    box = RowBlocks(StoredBox([8, 8], [(0, 4), (0, 8)], 2, 0), gap=0, most=64)  # 64 bytes
-    large = RowBlocks(StoredBox([80, 8], [(0, 80), (0, 8)], 2, 0), gap=0, most=640)  # 1280 bytes
+    box = RowBlocks(StoredBox([(0, 4), (0, 8)], [16, 2], 0), gap=0, most=64)  # 64 bytes
+    large = RowBlocks(StoredBox([(0, 80), (0, 8)], [16, 2], 0), gap=0, most=640)  # 1280 bytes
     (tmp_path / "file").write_bytes(bytes(2000))
 
     with open(tmp_path / "file", "rb") as file:
@@ -156,7 +156,7 @@ def test_advice_that_is_not_taken_takes_no_room(tmp_path, monkeypatch):
     with open(tmp_path / "file", "rb") as file:
         monkeypatch.setattr(hints, "is_cached", lambda fd, places: False)
         hint = own.tell(
-            file.fileno(), 0, RowBlocks(StoredBox([8, 8], [(0, 4), (0, 8)], 2, 0), gap=0, most=64)
+            file.fileno(), 0, RowBlocks(StoredBox([(0, 4), (0, 8)], [16, 2], 0), gap=0, most=64)
         )
 
     assert hint is not None

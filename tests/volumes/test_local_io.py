@@ -143,7 +143,8 @@ def test_blocks_hold_exactly_the_rows_of_the_box(lengths, data, itemsize, gap, m
     ends = [data.draw(st.integers(0, n - 1)) for n in lengths]
     box = [(a, data.draw(st.integers(a + 1, n))) for a, n in zip(ends, lengths, strict=True)]
     file = np.random.default_rng(0).integers(0, 256, np.prod(lengths) * itemsize, np.uint8)
-    blocks = RowBlocks(StoredBox(lengths, box, itemsize, 0), gap=gap, most=most)
+    strides = [int(np.prod(lengths[axis:])) * itemsize for axis in range(1, len(lengths) + 1)]
+    blocks = RowBlocks(StoredBox(box, strides, 0), gap=gap, most=most)
     out = np.zeros(blocks.shape, np.uint8)
     spans = []
 

@@ -184,6 +184,20 @@ class RangedChunks(ChunkSource):
         self._map.locate(chunks)
         return True
 
+    def retry_damaged(self, decode: Callable[[bool], bool], pieces: Sequence[Index]) -> bool:
+        """Return ``decode(False)``; in a far store ``decode(True)`` reads damaged pieces again."""
+        looks = LOOKS if self.is_far else 1
+        for look in range(looks):
+            try:
+                return decode(look > 0)
+            except BaseException as error:
+                for piece in pieces if not look else ():  # the transfer may have damaged the bytes
+                    forget_bytes(self.ahead, self._token, piece)
+                is_last = look == looks - 1 or not isinstance(error, Exception)
+                if is_last or (look and isinstance(error, (MemoryError, VoxpipeError))):
+                    raise
+        return False
+
     def _again(self, index: Index) -> tuple[memoryview | None, ReadRange | None]:
         """Read a chunk from the store again; return its bytes and range."""
         places = self._map.locate([index])
@@ -410,25 +424,16 @@ class Bytes(FetchedChunks):
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
         source = self._source
-        buffer, place = self._pieces[index]
-        looks = LOOKS if source.is_far else 1
-        for look in range(looks):
-            try:
-                if look:  # the transfer may have damaged the bytes
-                    buffer, place = source._again(index)
-                if shortage := _shortage(buffer, place):
-                    raise EOFError(shortage)
-                if buffer is None:
-                    return False
+
+        def decode(is_damaged: bool) -> bool:
+            buffer, place = source._again(index) if is_damaged else self._pieces[index]
+            if shortage := _shortage(buffer, place):
+                raise EOFError(shortage)
+            if buffer is not None:
                 source._decoder.decode(buffer, out, index)
-                return True
-            except BaseException as error:
-                if not look:
-                    forget_bytes(source.ahead, source._token, index)
-                is_last = look == looks - 1 or not isinstance(error, Exception)
-                if is_last or (look and isinstance(error, (MemoryError, VoxpipeError))):
-                    raise
-        return False
+            return buffer is not None
+
+        return source.retry_damaged(decode, [index])
 
     def place(self, index: Index) -> str:
         place = self._pieces[index][1]

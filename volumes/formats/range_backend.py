@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ...core.errors import BadHeader, CorruptVolume
 from ...storage.ranges import ObjectRanges
 from ...storage.read_ahead import Closable
-from ...storage.retry import LOOKS
 from ..chunks.chunked_array import (
     ChunkedArray,
     ChunkIndices,
@@ -22,7 +21,7 @@ from ..chunks.chunked_array import (
     FetchedChunks,
     Index,
 )
-from ..chunks.ranged_chunks import Bytes, Decoder, RangedChunks, forget_bytes
+from ..chunks.ranged_chunks import Decoder, RangedChunks
 from ..header import Header
 from ..session import opening_session
 from .chunked_backend import MOST_CHUNK_BYTES, ChunkedBackend, Layout, check_chunk_bytes
@@ -117,7 +116,7 @@ class RangeBackend(ChunkedBackend):
         decodes: Any = None  # ``_FetchedTiles`` does
         ranges = RangedChunks(store, _Places(keys), decodes, token, 0, name)
         self._tile_store = store
-        source, cache = _Tiles(self, ranges, token), opening_session().chunks
+        source, cache = _Tiles(self, ranges), opening_session().chunks
         form = header.shape, tile, header.disk_dtype, fill
         array = ChunkedArray(*form, source=source, cache=cache, token=token)
         super().__init__(array, Layout(header.shape, (0,), (1, 2, 3)), files, header, name)
@@ -178,23 +177,21 @@ class _Places(ChunkMap):
 class _Tiles(ChunkSource):
     """Tiles of any number of ranges."""
 
-    def __init__(self, backend: RangeBackend, ranges: RangedChunks, token: str) -> None:
+    def __init__(self, backend: RangeBackend, ranges: RangedChunks) -> None:
         self.name, self.is_far = ranges.name, ranges.is_far
-        self.ranges, self.backend, self.token = ranges, backend, token
+        self.ranges, self.backend = ranges, backend
 
     def places(self, tiles: ChunkIndices) -> dict[Index, Sequence[ByteRange]]:
         """Return the checked ranges of each tile."""
         numbers, files = np.asarray(tiles, np.int64).reshape(-1, 4), self.backend.files
         answer = [tuple(map(_as_range, ranges)) for ranges in self.backend.read_ranges(numbers)]
-        kind = type(self.backend).__name__
+        problem = f"{type(self.backend).__name__}.read_ranges() returned"
         if len(answer) != len(numbers):
-            msg = f"{kind}.read_ranges() returned {len(answer)} lists for {len(numbers)} tiles "
-            raise BadHeader(f"{msg}of {self.name}.", do="Return one list of ranges for each tile.")
+            msg = f"{problem} {len(answer)} lists for {len(numbers)} tiles of {self.name}."
+            raise BadHeader(msg, do="Return one list of ranges for each tile.")
         for place in itertools.chain(*answer):
             if not 0 <= place.file < len(files) or not 0 <= place.start < place.stop:
-                msg = (
-                    f"{kind}.read_ranges() returned {place} for {self.name}, of {len(files)} files."
-                )
+                msg = f"{problem} {place} for {self.name}, of {len(files)} files."
                 raise BadHeader(msg, do="Return ByteRange(file, start, stop) with start < stop.")
             size = files[place.file].size
             if place.stop > size or place.stop - place.start > MOST_CHUNK_BYTES:
@@ -222,29 +219,20 @@ class _FetchedTiles(FetchedChunks):
     def __init__(self, source: _Tiles, places: dict[Index, Sequence[ByteRange]]) -> None:
         self.strided = source.backend.strided
         self._source, self._places = source, places
-        self._bytes = self._fetch(places.values())
-
-    def _fetch(self, places: Any) -> Bytes:
-        return self._source.ranges.fetch_chunks(_spans(places))
+        self._bytes = source.ranges.fetch_chunks(_spans(places.values()))
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
-        backend, source, places = self._source.backend, self._source, self._places[index]
-        body = self._bytes
-        looks = range(LOOKS if source.is_far else 1)
-        for look in looks:
-            try:
-                if backend.clears and places:
-                    out[...] = 0
-                for place in places:
-                    backend.decode(body.piece(place[:3]).toreadonly(), out, place, index)
-                return bool(places)
-            except Exception:
-                if look == looks[-1]:
-                    raise
-                for span in _spans([places]):  # the transfer may have damaged the bytes
-                    forget_bytes(source.ranges.ahead, source.token, span)
-                body = self._fetch([places])
-        return False
+        backend, ranges, places = self._source.backend, self._source.ranges, self._places[index]
+
+        def decode(is_damaged: bool) -> bool:
+            body = ranges.fetch_chunks(_spans([places])) if is_damaged else self._bytes
+            if backend.clears and places:
+                out[...] = 0
+            for place in places:
+                backend.decode(body.piece(place[:3]).toreadonly(), out, place, index)
+            return bool(places)
+
+        return ranges.retry_damaged(decode, _spans([places]))
 
     def place(self, index: Index) -> str:
         places = self._places[index]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, Affine, Region
 from ...core.errors import TruncatedVolume
-from ...core.lru_cache import LRUCache
+from ...core.lru_cache import LRUCache, cached_property
 from ...storage.decompress import BEST_RATIOS, decompress
 from ...storage.direct_reader import DirectReader
 from ...storage.disk_cache import cache_budget, cache_directory
@@ -70,8 +70,14 @@ class RawHeader:
     def voxel_bytes(self) -> int:
         """Bytes from the first voxel to the end of the last one."""
         first, *rest = self.layout.sizes
-        size = math.prod(rest) * self.dtype.itemsize
-        return (first - 1) * (self.step or size) + size
+        return (first - 1) * self.strides[0] + math.prod(rest) * self.dtype.itemsize
+
+    @cached_property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from an entry of each stored axis to the next."""
+        sizes, size = self.layout.sizes, self.dtype.itemsize
+        first, *rest = (math.prod(sizes[axis:]) * size for axis in range(1, len(sizes) + 1))
+        return self.step or first, *rest
 
     def header(self, access: Access) -> Header:
         """Return the header of the backend."""
@@ -82,7 +88,7 @@ class RawHeader:
     def box(self, index: Region) -> StoredBox:
         """Return the place of a region of the stored array in the file."""
         ends = list(zip(index.start, index.stop, strict=True))
-        return StoredBox(self.layout.sizes, ends, self.dtype.itemsize, self.offset, self.step)
+        return StoredBox(ends, self.strides, self.offset)
 
 
 def fastest_first(sizes: Sequence[int], axes: Triple = (0, 1, 2), colours: int = 1) -> Layout:
@@ -187,11 +193,8 @@ class LocalRaw(FilesBackend):
             if buffer is None:
                 buffer = self._map = MAPS.add(file)
             fields = self._fields
-            sizes, strides = fields.layout.sizes, None
-            if fields.step:
-                plane = np.ndarray(sizes[1:], self._dtype, buffer, fields.offset).strides
-                strides = fields.step, *plane
-            self._view = np.ndarray(sizes, self._dtype, buffer, fields.offset, strides)
+            form = fields.layout.sizes, self._dtype, buffer, fields.offset, fields.strides
+            self._view = np.ndarray(*form)
         else:
             kind = DirectReader if choice.mode == "direct" else FileReader
             self._reader = kind(file, choice, name)
@@ -365,14 +368,10 @@ class SplitRaw(FilesBackend):
         which = self._ends.searchsorted(entries, "right")
         cuts = ((np.diff(entries) != 1) | (np.diff(which) != 0)).nonzero()[0] + 1
         for run in np.split(np.arange(len(entries)), cuts):
-            number, first, last = (
-                int(n) for n in (which[run[0]], entries[run[0]], entries[run[-1]])
-            )
+            number = int(which[run[0]])
             before = int(self._ends[number]) - self._counts[number]
-            start, stop = (
-                (first - before, *index.start[lead:]),
-                (last + 1 - before, *index.stop[lead:]),
-            )
+            start = int(entries[run[0]]) - before, *index.start[lead:]
+            stop = int(entries[run[-1]]) + 1 - before, *index.stop[lead:]
             yield self._open.get_or(number, partial(self._open_file, number)), Region(start, stop)
 
     def _open_file(self, number: int) -> LocalRaw | RemoteRaw:
