@@ -14,7 +14,7 @@ from ..core import CallSite, Sample
 from ..core.call_site import shorten, warn
 from ..core.context import ContextKey, holding
 from ..core.errors import LikelyMistake, PolicyConflict, SampleError, missing_key_hint
-from ..core.suggest import FOREIGN_ARGUMENTS, NO_COUNTERPART, closest, looks_like_label
+from ..core.suggest import FOREIGN_ARGUMENTS, NO_COUNTERPART, closest
 from ..core.validate import as_choice, as_flag
 from ..graph import Pipe, parents_of, walk
 from ..intensity.filters import INVERSE, Anisotropy, LowResolution
@@ -386,7 +386,6 @@ def overriding_fields(
     if as_flag("override", override) and not policies:
         msg = "override=True makes policies= hold, and none are given"
         raise SampleError(msg, do='Write policies={"image": vp.Policy(...)} beside it.').at(origin)
-    _refuse_unused_fill(policies, override, origin)
     fields: dict[str, tuple[str, ...]] = {}
     for key in sorted(policies) if override else ():
         one = policies[key]
@@ -399,17 +398,17 @@ def overriding_fields(
     return fields
 
 
-def _refuse_unused_fill(policies: Mapping[str, Any], override: bool, origin: CallSite) -> None:
-    """Raise where a mapping of fields has a fill, and its key no padding that uses one."""
+def warn_of_fills(policies: Mapping[str, Any], labels: Collection[str], origin: CallSite) -> None:
+    """Warn of a field for the fill of an image whose padding uses none."""
     for key, fields in policies.items():
-        # Overridden pipes may set the padding, and that of labels is constant.
-        usual = "constant" if override or looks_like_label(key) else "border"
-        is_single = isinstance(fields, Mapping) and "fill" in fields
-        if is_single and fields.get("padding", usual) != "constant":
-            msg = f"policies= sets fill={fields['fill']:g} for {key!r}, but only "
-            msg += "padding='constant' uses a fill"
-            do = f'Add "padding": "constant" for {key!r}, or give fill= to the pipe that uses it.'
-            raise PolicyConflict(msg, do=do).at(origin)
+        is_single = isinstance(fields, Mapping) and "fill" in fields and key not in labels
+        if is_single and fields.get("padding", "border") != "constant":
+            text = (
+                f"policies= sets fill={fields['fill']:g} for {key!r}, which is used where a later "
+                f"pipe pads with padding='constant' or crops hard, and nowhere else\n  at {origin}\n"
+                f'  Add "padding": "constant" for {key!r} if the fill is meant for all pipes.'
+            )
+            warn(text, LikelyMistake, origin)
 
 
 def of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str], tuple[Any, ...]]]:

@@ -38,6 +38,7 @@ from .op_pipe import (
     overriding_fields,
     refuse_unknown_arguments,
     unknown_key,
+    warn_of_fills,
 )
 
 
@@ -224,6 +225,8 @@ class OpenVolume(SeedStamper, SameLength):
         self._of_objects: dict[tuple[int, str, str], tuple[Any, Volume]] = {}
         self._objects_last = _repeats_objects(parent)
         self.policies = check_policies(policies, self.origin)
+        if not override:  # or else it is the fill of later pipes
+            warn_of_fills(self.policies, self.labels, self.origin)
         # Fields of policies that override later pipes, by key.
         self.overriding = overriding_fields(self.policies, override, self.origin)
         self.storage_options = None if storage_options is None else RedactedDict(storage_options)

@@ -9,7 +9,7 @@ from monai.data import MetaTensor
 from monai.transforms import Compose, Rotated
 
 import voxpipe as vp
-from voxpipe.core.errors import PolicyConflict
+from voxpipe.core.errors import LikelyMistake, PolicyConflict
 
 IMAGE = np.random.default_rng(0).integers(0, 100, (6, 7, 8)).astype(np.float32)
 LABEL = (IMAGE > 50).astype(np.uint8)
@@ -113,19 +113,15 @@ def test_mistakes_are_refused(fields: Any, error: Any, words: str) -> None:
         opened(policies={"image": fields}, override=True)
 
 
-@pytest.mark.parametrize(
-    ("fields", "override"),
-    [
-        ({"fill": -3}, False),
-        ({"padding": "border", "fill": -3}, False),
-        ({"padding": "zeros", "fill": -3}, True),
-    ],
-)
-def test_a_fill_without_constant_padding_is_refused(fields: dict[str, Any], override: bool) -> None:
-    """It would have no effect; the error has the key and the padding that uses a fill."""
-    match = "fill=-3 for 'image', but only padding='constant'(.|\n)*Add \"padding\": \"constant\""
-    with pytest.raises(PolicyConflict, match=match):
-        opened(policies={"image": fields}, override=override)
+@pytest.mark.parametrize("fields", [{"fill": -3}, {"padding": "border", "fill": -3}])
+def test_a_fill_without_constant_padding_is_warned_of(fields: dict[str, Any]) -> None:
+    """It has no effect by itself; a later pipe may pad with it."""
+    with pytest.warns(LikelyMistake, match='fill=-3 for \'image\'(.|\n)*Add "padding": "constant"'):
+        pipe = opened(policies={"image": fields})
+    opened(policies={"image": fields}, override=True)
+    if "padding" not in fields:
+        padded = next(iter(pipe.pad(1, padding={"image": "constant"}).realize()))
+        assert padded["image"][0, 0, 0, 0] == -3
 
 
 def test_a_fill_is_used_by_constant_padding_and_by_labels() -> None:
