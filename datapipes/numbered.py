@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import accumulate, count, groupby, islice, takewhile
 from typing import Any, NamedTuple, TypeAlias
 
@@ -223,9 +223,17 @@ class Patches(Numbered):
         self, samples: Numbered, visit: Callable[[Any], Visit], each: int, pipe: DataPipe
     ) -> None:
         self._samples, self._make, self._each, self._pipe = samples, visit, each, pipe
-        self._visit = lru_cache(_VISITS)(self._look)
+        self._kept: dict[int, Visit] = {}
         self._failed: set[int] = set()
         self._ends = array("q")  # without a common number of patches: those of the first visits
+
+    def _visit(self, number: int) -> Visit:
+        visit = self._kept.get(number)
+        if visit is None:
+            visit = self._kept[number] = self._look(number)
+            if len(self._kept) > _VISITS:
+                del self._kept[next(iter(self._kept))]
+        return visit
 
     def _look(self, number: int) -> Visit:
         if number in self._failed:

@@ -404,8 +404,8 @@ def warn_of_fills(policies: Mapping[str, Any], labels: Collection[str], origin: 
         is_single = isinstance(fields, Mapping) and "fill" in fields and key not in labels
         if is_single and fields.get("padding", "border") != "constant":
             text = (
-                f"policies= sets fill={fields['fill']:g} for {key!r}, which is used where a later "
-                f"pipe pads with padding='constant' or crops hard, and nowhere else\n  at {origin}\n"
+                f"policies= sets fill={fields['fill']:g} for {key!r}, which is used only where a "
+                f"later pipe pads with padding='constant' or crops hard\n  at {origin}\n"
                 f'  Add "padding": "constant" for {key!r} if the fill is meant for all pipes.'
             )
             warn(text, LikelyMistake, origin)

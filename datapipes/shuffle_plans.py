@@ -413,7 +413,7 @@ class Interleave(SameLength):
         if visits.each:
             return partial(self._even, visits)
         lanes = (deque(visits.span(visit)) for visit in range(visits.number))
-        return array("q", self._in_turns(lanes)).__getitem__
+        return array("q", self._in_turns(filter(None, lanes))).__getitem__
 
     def _even(self, visits: Visits, place: int) -> int:
         """Return the number of the patch at a place, where all visits have as many patches."""

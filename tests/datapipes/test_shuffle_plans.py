@@ -60,21 +60,19 @@ def test_pipes_in_between_change_no_order(spec):
     assert order(near) == order(far)
 
 
-def test_no_patch_is_made_before_its_turn():
-    """A global order over patches holds cases: the first patch costs one plan."""
-    made = []
-    pipe = patches()
-    draw = pipe.visits
+def test_no_patch_is_made_before_its_turn(monkeypatch):
+    """A global order over patches opens one case for the first patch."""
+    opened = []
+    own = vp.datapipes.iter.from_cases.case
 
-    def counted():
-        for count, visit in draw():
-            yield count, lambda n, visit=visit: made.append(n) or visit(n)
+    def counted(source, number):
+        opened.append(number)
+        return own(source, number)
 
-    pipe.visits = counted
-    iterator = iter(pipe.shuffle_plans())
-    next(iterator)
+    monkeypatch.setattr(vp.datapipes.iter.from_cases, "case", counted)
+    next(iter(patches().shuffle_plans()))
 
-    assert len(made) == 1
+    assert len(opened) == 1
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=repr)
