@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..batching.job import BatchResult
 from ..core.errors import GraphError
@@ -18,9 +18,6 @@ from ..reading_services.main_process_tail import MainProcessTail
 from ..reading_services.planner import RequestedBatches
 from ..reading_services.work import PlannedWork
 from .compiler import check_epoch
-
-if TYPE_CHECKING:
-    from .dataloader2 import DataLoader2
 
 
 class BatchesByNumber:
@@ -66,12 +63,12 @@ class BatchesByNumber:
         Workers of the loader's reading service make them: those that this iterator starts, and
         stops at its end. A running epoch goes on with its own.
         """
-        loader: DataLoader2 = self  # type: ignore[assignment]
+        loader: Any = self
         service = copy.copy(loader._given_service)
         yield from self._requested(indices, epoch, getattr(service, "alone", lambda: service)())
 
     def _requested(self, indices: Iterable[int], epoch: int | None, service: Any) -> Iterator[Any]:
-        loader: DataLoader2 = self  # type: ignore[assignment]
+        loader: Any = self
         numbers = [validate_int("a batch", index, least=0) for index in indices]
         if epoch is None:
             epoch = loader._progress.position.epoch
