@@ -22,7 +22,8 @@ from ..core.errors import BudgetExceeded, LoaderShutDown, RanksAlike
 from ..core.locks import ForkSafeLock
 from ..core.validate import as_flag, validate_int
 from ..datapipes.background_iterator import STOP_SECONDS
-from ..datapipes.cases import FOLDERS, hold_listings, take_listings
+from ..datapipes.case_names import FOLDERS
+from ..datapipes.cases import hold_listings, take_listings
 from ..datapipes.cost import explain_cost, passes_of
 from ..diagnosing import Diagnosis, Effort, Measurement, Subject
 from ..diagnosing import diagnose as diagnose_parts

@@ -1,4 +1,4 @@
-"""Names for cases that were given none: from their files, and no two alike."""
+"""Names for cases that were given none, no two alike; the identity of their files in states."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from ..core.context import ContextKey
 from ..core.redact import public_name
-from ..storage.location import WILDCARD, fixed_folder, literal_name
+from ..storage.location import WILDCARD, absolute_place, fixed_folder, is_url, literal_name
 from ..volumes import Volume
 from ..volumes.catalog.find import plain_name
 from ..volumes.registry import all_formats
@@ -21,17 +22,25 @@ CASE = "case"  # key under which a given case may carry its name
 _FILE_AS_FOLDER = re.compile(r"(^|/)\*/\*[^/]*$")
 
 
-def name_of(data: Mapping[str, Any], index: int) -> str:
-    """Return a name for a case that was given none: that of its first file, or its number."""
+def name_of(data: Mapping[str, Any], index: int, ends: tuple[str, ...] = ()) -> str:
+    """Return a name for a case that was given none: that of its first file, or its number.
+
+    ``ends`` are the suffixes of all formats, where they are known.
+    """
     paths = _first_paths(data)
     if not paths:
         return str(index)
     # Another ending than a format's may be a part of the name: 1.2.840, ct.v2.
-    ends = tuple(suffix for item in all_formats() for suffix in item.suffixes)
+    ends = ends or _suffixes()
     names = [plain_name(p) if p.lower().endswith(ends) else posixpath.basename(p) for p in paths]
+    if len(names) == 1:
+        return names[0]
     # Files of the channels of one volume: BraTS_001_t1 and BraTS_001_t2, ct_07_0000 and _0001.
-    common = posixpath.commonprefix(names).rpartition("_")[0]
-    return names[0] if len(names) == 1 else common or names[0]
+    return posixpath.commonprefix(names).rpartition("_")[0] or names[0]
+
+
+def _suffixes() -> tuple[str, ...]:
+    return tuple(suffix for item in all_formats() for suffix in item.suffixes)
 
 
 def names_of(cases: Sequence[Any]) -> list[str]:
@@ -39,8 +48,9 @@ def names_of(cases: Sequence[Any]) -> list[str]:
     # Files of one name in different folders are named by the difference of their folders, as in
     # ``list_cases``, else by the number of the case.
     has_case = [isinstance(case, Mapping) and CASE in case for case in cases]
+    ends = _suffixes()
     names = [
-        str(case[CASE]) if has else name_of(case, index) if isinstance(case, Mapping) else ""
+        str(case[CASE]) if has else name_of(case, index, ends) if isinstance(case, Mapping) else ""
         for index, (case, has) in enumerate(zip(cases, has_case, strict=True))
     ]
     count = Counter(names)
@@ -160,6 +170,8 @@ def name_by_stars(path: str) -> Callable[[str], Match | None]:
 
 def _first_paths(data: Any) -> list[str]:
     for key, value in data.items() if isinstance(data, Mapping) else ():
+        if type(value) is str and key != CASE:  # most are: there may be a million of them
+            return [public_name(value).rstrip("/")]
         sources = value if isinstance(value, (list, tuple)) else [value]
         sources = [v.name if isinstance(v, Volume) and v.located_source else v for v in sources]
         if key != CASE and sources and all(isinstance(one, (str, os.PathLike)) for one in sources):
@@ -173,3 +185,43 @@ def _apart(folders: list[list[str]]) -> list[str]:
     tails = [parts[head:][::-1] for parts in folders]
     end = len(posixpath.commonprefix(tails))
     return ["/".join(parts[end:][::-1]) for parts in tails]
+
+
+# Folders of the run that saved a state, with the folders of the same data in this run.
+FOLDERS: ContextKey[Mapping[str, str] | None] = ContextKey(None)
+
+
+def _plain_place(place: str | os.PathLike[str]) -> str:
+    text = absolute_place(place)
+    return text.rstrip("/") if is_url(text) else text
+
+
+class PlaceIdentity:
+    """How places count in states: one spelling, in the folder of the saved state."""
+
+    def __init__(self) -> None:
+        pairs = [(_plain_place(here), before) for before, here in (FOLDERS.get() or {}).items()]
+        # The innermost first.
+        self._moved = sorted(pairs, key=lambda pair: -len(pair[0]))
+
+    def of(self, value: Any) -> str:
+        """Return the identity of a value of a case: its place, its name, or its type."""
+        if isinstance(value, os.PathLike):
+            return self.of_place(os.fspath(value))
+        if not isinstance(value, str):
+            return type(value).__name__
+        # A text without a slash may be a name, which does not depend on the folder.
+        return self.of_place(value) if "/" in value else value
+
+    def of_place(self, place: str) -> str:
+        """Return the identity of a path or URL."""
+        # Most are spelled so already, and there may be a million of them.
+        has_other_spelling = "//" in place or "/." in place or ":" in place or place[-1:] == "/"
+        if has_other_spelling or place[:1] in "~.":
+            place = _plain_place(place)
+        elif place[0] != "/":
+            place = os.path.join(os.getcwd(), place)
+        for here, before in self._moved:
+            if place == here or place.startswith(f"{here}/"):
+                return _plain_place(before) + place[len(here) :]
+        return place

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 from ..core import Sample
 from ..core.call_site import is_looking_ahead
-from ..core.context import ContextKey
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError
 from ..core.lru_cache import cached_property
 from ..core.redact import RedactedDict, public_name, public_value
@@ -22,10 +21,19 @@ from ..core.suggest import closest, path_hint
 from ..core.validate import count_text
 from ..graph import Pipe, rebuild, walk
 from ..graph.node import copy_pipe
-from ..storage.location import WILDCARD, absolute_place, is_url, local_path, lower_schemes
+from ..storage.location import WILDCARD, is_url, local_path, lower_schemes
 from ..storage.remote import Globs
 from ..volumes import Manifest, Volume, catalog_volume, read_manifest
-from .case_names import CASE, Match, is_hidden, name_by_folder, name_by_stars, name_of, names_of
+from .case_names import (
+    CASE,
+    Match,
+    PlaceIdentity,
+    is_hidden,
+    name_by_folder,
+    name_by_stars,
+    name_of,
+    names_of,
+)
 from .datapipe import locate_errors
 from .epoch import SeedStamper
 from .numbered import Numbered
@@ -40,46 +48,6 @@ _LIKE_ARGUMENT = 0.75
 _DOTS = re.compile(r"(^|/)(?:\./+)+")
 # Cases of one list are stored alike; a few show the format.
 _LOOKED_AT = 8
-
-
-# Folders of the run that saved a state, with the folders of the same data in this run.
-FOLDERS: ContextKey[Mapping[str, str] | None] = ContextKey(None)
-
-
-def _plain_place(place: str | os.PathLike[str]) -> str:
-    text = absolute_place(place)
-    return text.rstrip("/") if is_url(text) else text
-
-
-class _Identity:
-    """How places count in states: one spelling, in the folder of the saved state."""
-
-    def __init__(self) -> None:
-        pairs = [(_plain_place(here), before) for before, here in (FOLDERS.get() or {}).items()]
-        # The innermost first.
-        self._moved = sorted(pairs, key=lambda pair: -len(pair[0]))
-
-    def of(self, value: Any) -> str:
-        """Return the identity of a value of a case: its place, its name, or its type."""
-        if isinstance(value, os.PathLike):
-            return self.of_place(os.fspath(value))
-        if not isinstance(value, str):
-            return type(value).__name__
-        # A text without a slash may be a name, which does not depend on the folder.
-        return self.of_place(value) if "/" in value else value
-
-    def of_place(self, place: str) -> str:
-        """Return the identity of a path or URL."""
-        # Most are spelled so already, and there may be a million of them.
-        has_other_spelling = "//" in place or "/." in place or ":" in place or place[-1:] == "/"
-        if has_other_spelling or place[:1] in "~.":
-            place = _plain_place(place)
-        elif place[0] != "/":
-            place = os.path.join(os.getcwd(), place)
-        for here, before in self._moved:
-            if place == here or place.startswith(f"{here}/"):
-                return _plain_place(before) + place[len(here) :]
-        return place
 
 
 class _CaseSource(SeedStamper):
@@ -232,7 +200,7 @@ class FromCases(_CaseSource):
         return map(str, self.cases[:_LOOKED_AT])
 
     def data_texts(self) -> Iterator[str]:
-        text_of = _Identity().of
+        text_of = PlaceIdentity().of
         for case in self.cases:
             yield ", ".join([f"{key}={text_of(value)}" for key, value in case.items()])
 
@@ -410,9 +378,9 @@ class ListCases(FindsCases):
         """Return the patterns; credentials stay out, those in URLs too."""
         url, patterns = self._show()
         if url is None:
-            patterns = {key: _Identity().of_place(one) for key, one in patterns.items()}
+            patterns = {key: PlaceIdentity().of_place(one) for key, one in patterns.items()}
         else:
-            url = _Identity().of_place(url)
+            url = PlaceIdentity().of_place(url)
         return (url, patterns, self.optional) if self.optional else (url, patterns)
 
     def _show(self) -> tuple[str | None, dict[str, str]]:
@@ -428,7 +396,7 @@ class ListCases(FindsCases):
         return [str(self.path), *self.patterns.values()]
 
     def data_texts(self) -> Iterator[str]:
-        identity_of = _Identity().of_place
+        identity_of = PlaceIdentity().of_place
         for case in self.listing():
             texts = [f"{k}={v if k == CASE else identity_of(v)}" for k, v in case.items()]
             yield ", ".join(texts)

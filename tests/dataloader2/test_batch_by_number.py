@@ -95,7 +95,7 @@ CHAINS = {
         .open_volume()
         .lazy_patch(4, samples_per_volume=3)
     ),
-    "cycles": lambda: patches().cycle(2),
+    "cycles": lambda: patches().shuffle_plans(ALL).cycle(2).shuffle(),
 }
 SERVICES = {
     "process": InProcessReadingService,
@@ -222,6 +222,19 @@ def test_what_is_not_there_is_refused():
     whole = vp.DataLoader2(opened().realize().shuffle())
     with pytest.raises(GraphError, match="follow from those before them"):
         whole.batch(0)
+
+
+def test_a_cycle_without_an_end_has_any_batch():
+    """The turns differ, and each is an epoch of its own."""
+    pipe = patches().cycle().batch_patches(3)
+    with vp.DataLoader2(pipe, seed=5) as loader:
+        far = loader.batch(10_000, epoch=0)
+        batches = iter(loader)
+        turns = [[next(batches) for _ in SIZES] for _ in range(2)]
+        again = [loader.batch(n, epoch=0) for n in range(2 * len(SIZES))]
+    assert same(plain(again), plain(turns[0] + turns[1]))
+    assert not same(plain(turns[0]), plain(turns[1]))
+    assert len(far["meta"]) == 3
 
 
 def test_the_reason_is_named():
