@@ -13,7 +13,7 @@ from ..core.context import ContextKey, holding
 from ..core.counters import PIPE_STATS, PipeCounts, counts_here
 from ..core.memory import MEMORY_SAMPLER, array_bytes
 from ..datapipes.datapipe import SameLength
-from ..datapipes.numbered import Each, Numbered
+from ..datapipes.item_numbers import EachItem, NumberedItems
 from ..graph import (
     Change,
     Pipe,
@@ -53,15 +53,15 @@ class Timer(SameLength):
     def __iter__(self) -> Iterator[Any]:
         parent = iter(self.parent)
         while True:
-            item = self._timed(partial(next, parent, _END))
+            item = self._time(partial(next, parent, _END))
             if item is _END:
                 return
             yield item
 
     def by_number(self, items: Any) -> Any:
-        return None if items is None else _Timed(items, self._timed)
+        return None if items is None else _TimedItems(items, self._time)
 
-    def _timed(self, make: Callable[[], Any]) -> Any:
+    def _time(self, make: Callable[[], Any]) -> Any:
         outer, inside = _OUTER.get(), PipeCounts()
         start, before = time.perf_counter(), counts_here()
         item = _END
@@ -89,11 +89,11 @@ class Timer(SameLength):
 _END = object()
 
 
-class _Timed(Each):
+class _TimedItems(EachItem):
     """Items of which each is timed with those that it is made of."""
 
-    def __init__(self, items: Numbered, timed: Callable[[Callable[[], Any]], Any]) -> None:
-        super().__init__(items, timed, None)
+    def __init__(self, items: NumberedItems, time_item: Callable[[Callable[[], Any]], Any]) -> None:
+        super().__init__(items, time_item, None)
 
     def __getitem__(self, number: int) -> Any:
         return self._make(partial(self._items.__getitem__, number))

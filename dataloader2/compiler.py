@@ -19,7 +19,7 @@ from ..core.settings import check_settings
 from ..core.stream import MAX_EPOCH
 from ..core.validate import validate_int
 from ..datapipes.cost import AccessPattern, measure_access
-from ..datapipes.numbered import with_whole_shuffles
+from ..datapipes.item_numbers import with_whole_shuffles
 from ..graph import Change, Pipe, clone, is_pipe, traits_of, verify, walk
 from ..reading_services import ReadingService, ReadingServiceInterface
 from ..reading_services.main_process_tail import MainProcessTail, detach_tail

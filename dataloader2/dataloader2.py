@@ -38,6 +38,7 @@ from ..reading_services.reading_service import refuse_unknown
 from ..reading_services.replica import MAX_SEED
 from ..reading_services.work import PlannedWork, ReplicatedWork, batch_count
 from ..volumes.scheme import ReadScheme
+from .batch_numbers import BatchesByNumber
 from .compiler import (
     AdapterLike,
     CompiledChain,
@@ -62,7 +63,6 @@ from .iterator import (
     Turn,
     shown_to_frameworks,
 )
-from .requested import BatchesByNumber
 from .state import Outline, State, checkpoint_of, in_folders, restorer, saved_shares
 
 # By number, as a set of weak references cannot be looked through while other threads add to it.

@@ -330,11 +330,11 @@ class Outline:
     @cached_property
     def _of_cases(self) -> tuple[str, str]:
         sources: list[Any] = [pipe for pipe in walk(self.sink) if hasattr(type(pipe), "data_hash")]
-        listed = [pipe for pipe in sources if hasattr(type(pipe), "data_texts")]
-        count = sum(map(len, listed))
+        with_texts = [pipe for pipe in sources if hasattr(type(pipe), "data_texts")]
+        count = sum(map(len, with_texts))
         size = -(-count // _MOST_CASE_RUNS)
         hashes = _hashes_of_runs(self._texts(), size) if count else []
-        others = [pipe.data_hash() for pipe in sources if pipe not in listed]
+        others = [pipe.data_hash() for pipe in sources if pipe not in with_texts]
         data = "".join([str(count), *hashes, *others]).encode()
         digest = hashlib.blake2b(data, digest_size=8).hexdigest()
         return digest, _short(count, size, hashes) if count else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import posixpath
 import re
@@ -69,6 +70,28 @@ def names_of(cases: Sequence[Any]) -> list[str]:
             names[index] = folder if is_apart else f"{name}#{index}"
             count[names[index]] += 1
     return names
+
+
+class CaseNames:
+    """The names of a list of cases; copies of a pipe share them, and a pickle has none."""
+
+    def __init__(self) -> None:
+        self._cases: list[Any] = []
+        self._names: list[str] = []
+
+    def __reduce__(self) -> tuple[type[CaseNames], tuple[()]]:
+        return CaseNames, ()
+
+    def of(self, cases: Sequence[Any]) -> list[str]:
+        """Return the names of the cases of this pass."""
+        if not self._names:
+            self._cases, self._names = [*cases], names_of(cases)
+        return self._names
+
+    def forget_others(self, cases: Sequence[Any]) -> None:
+        """Forget the names unless a new pass has the same cases."""
+        if len(cases) != len(self._cases) or not all(map(operator.is_, cases, self._cases)):
+            self._cases, self._names = [], []
 
 
 def is_hidden(path: str, pattern: str) -> bool:
@@ -202,7 +225,7 @@ class PlaceIdentity:
     def __init__(self) -> None:
         pairs = [(_plain_place(here), before) for before, here in (FOLDERS.get() or {}).items()]
         # The innermost first.
-        self._moved = sorted(pairs, key=lambda pair: -len(pair[0]))
+        self._pairs = sorted(pairs, key=lambda pair: -len(pair[0]))
 
     def of(self, value: Any) -> str:
         """Return the identity of a value of a case: its place, its name, or its type."""
@@ -221,7 +244,7 @@ class PlaceIdentity:
             place = _plain_place(place)
         elif place[0] != "/":
             place = os.path.join(os.getcwd(), place)
-        for here, before in self._moved:
+        for here, before in self._pairs:
             if place == here or place.startswith(f"{here}/"):
                 return _plain_place(before) + place[len(here) :]
         return place

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import operator
 import os
 import posixpath
 import re
@@ -26,17 +25,17 @@ from ..storage.remote import Globs
 from ..volumes import Manifest, Volume, catalog_volume, read_manifest
 from .case_names import (
     CASE,
+    CaseNames,
     Match,
     PlaceIdentity,
     is_hidden,
     name_by_folder,
     name_by_stars,
     name_of,
-    names_of,
 )
 from .datapipe import locate_errors
 from .epoch import SeedStamper
-from .numbered import Numbered
+from .item_numbers import NumberedItems
 
 _STARS_NAME = (
     "Write the pattern so that one star stands for all of a name: a ? or [...] is no part of it, "
@@ -70,7 +69,7 @@ class _CaseSource(SeedStamper):
         self.begin_pass()
         return iter(_Samples(self))
 
-    def by_number(self, items: Any) -> Numbered:
+    def by_number(self, items: Any) -> NumberedItems:
         return _Samples(self, begins=True)
 
     def settings(self) -> Any:
@@ -95,7 +94,7 @@ class _CaseSource(SeedStamper):
         return hashlib.blake2b("\0".join(self.data_texts()).encode(), digest_size=8).hexdigest()
 
 
-class _Samples(Numbered):
+class _Samples(NumberedItems):
     """The samples of a source in one pass, under its seed."""
 
     def __init__(self, source: _CaseSource, *, begins: bool = False) -> None:
@@ -142,8 +141,7 @@ class FromCases(_CaseSource):
     def __init__(self, cases: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
         self.cases: Any = cases
-        # Names of cases that carry none; copies of the pipe share them.
-        self._named = SimpleNamespace(cases=[], names=[])
+        self._names = CaseNames()
         if isinstance(cases, Mapping):
             msg = "from_cases takes a list of cases, got one mapping"
             do = "Write brackets around it: from_cases([{...}]); one mapping is one case."
@@ -167,9 +165,7 @@ class FromCases(_CaseSource):
 
     def begin_pass(self) -> None:
         super().begin_pass()
-        cases, seen = self.cases, self._named.cases
-        if len(cases) != len(seen) or not all(map(operator.is_, cases, seen)):
-            self._named.cases = self._named.names = []
+        self._names.forget_others(self.cases)
 
     def case(self, number: int) -> tuple[str, dict[str, Any]]:
         case = self.cases[number]
@@ -183,12 +179,7 @@ class FromCases(_CaseSource):
         # Another sequence may make its cases when asked: each is asked for by itself.
         if not isinstance(self.cases, (list, tuple)):
             return name_of(data, number), data
-        if not self._named.names:
-            self._named.cases, self._named.names = [*self.cases], names_of(self.cases)
-        return self._named.names[number], data
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_named": SimpleNamespace(cases=[], names=[])}
+        return self._names.of(self.cases)[number], data
 
     def __len__(self) -> int:
         return len(self.cases)

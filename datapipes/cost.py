@@ -39,7 +39,7 @@ from ..volumes.catalog.whole_pass import ForegroundRule, has_histogram, has_stat
 from ..volumes.scheme import AccessHint, Demand, StoreLayout
 from .datapipe import DataPipe
 from .epoch import copy_for_epoch, may_look_ahead
-from .numbered import items_from
+from .item_numbers import items_from
 from .patch_sampler import PatchSampler
 from .shuffle_plans import Interleave
 from .spatial import DataDependentPipe, PipeSteps

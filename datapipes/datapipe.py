@@ -387,8 +387,8 @@ class DataPipe(PipeBase, _Pipe):
     def by_number(self, items: Any) -> Any:
         """Return the items of the coming pass by their numbers; None where that is unknown.
 
-        ``items`` are those of the parent, a :class:`~voxpipe.datapipes.numbered.Numbered`; None for
-        a source. Reads and draws nothing before an item is asked for.
+        ``items`` are those of the parent, ``NumberedItems`` of ``voxpipe.datapipes.item_numbers``;
+        None for a source. Reads and draws nothing before an item is asked for.
         """
         return None
 

@@ -380,12 +380,14 @@ def check_policies(policies: Mapping[str, Any] | None, origin: CallSite) -> dict
 
 
 def overriding_fields(
-    policies: Mapping[str, Any], override: bool, origin: CallSite
+    policies: Mapping[str, Any], override: bool, labels: Collection[str], origin: CallSite
 ) -> dict[str, tuple[str, ...]]:
     """Return by key the fields of policies that override those of pipes."""
     if as_flag("override", override) and not policies:
         msg = "override=True makes policies= hold, and none are given"
         raise SampleError(msg, do='Write policies={"image": vp.Policy(...)} beside it.').at(origin)
+    if not override:  # or else it is the fill of later pipes
+        _warn_of_fills(policies, labels, origin)
     fields: dict[str, tuple[str, ...]] = {}
     for key in sorted(policies) if override else ():
         one = policies[key]
@@ -398,7 +400,7 @@ def overriding_fields(
     return fields
 
 
-def warn_of_fills(policies: Mapping[str, Any], labels: Collection[str], origin: CallSite) -> None:
+def _warn_of_fills(policies: Mapping[str, Any], labels: Collection[str], origin: CallSite) -> None:
     """Warn of a field for the fill of an image whose padding uses none."""
     for key, fields in policies.items():
         is_single = isinstance(fields, Mapping) and "fill" in fields and key not in labels

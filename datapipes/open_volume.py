@@ -31,14 +31,13 @@ from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
 from .datapipe import SameLength, chained_form, wrong_item
 from .epoch import SeedStamper, warn_of_generators
-from .numbered import Each, LeftOut, Numbered
+from .item_numbers import EachItem, LeftOut, NumberedItems
 from .op_pipe import (
     check_policies,
     nearest_key,
     overriding_fields,
     refuse_unknown_arguments,
     unknown_key,
-    warn_of_fills,
 )
 
 
@@ -225,10 +224,8 @@ class OpenVolume(SeedStamper, SameLength):
         self._of_objects: dict[tuple[int, str, str], tuple[Any, Volume]] = {}
         self._objects_last = _repeats_objects(parent)
         self.policies = check_policies(policies, self.origin)
-        if not override:  # or else it is the fill of later pipes
-            warn_of_fills(self.policies, self.labels, self.origin)
         # Fields of policies that override later pipes, by key.
-        self.overriding = overriding_fields(self.policies, override, self.origin)
+        self.overriding = overriding_fields(self.policies, override, self.labels, self.origin)
         self.storage_options = None if storage_options is None else RedactedDict(storage_options)
         self._by_server: BucketOptions | None = None
         for mode in io.values() if isinstance(io, Mapping) else (io,):
@@ -239,10 +236,10 @@ class OpenVolume(SeedStamper, SameLength):
     def __iter__(self) -> Iterator[Sample]:
         this_pass = _Pass(self)
         for position, item in enumerate(self.parent):
-            yield this_pass.opened(item, position)
+            yield this_pass.open_item(item, position)
 
     def by_number(self, items: Any) -> Any:
-        return None if items is None else _Opened(items, self)
+        return None if items is None else _OpenItems(items, self)
 
     def _sample(self, item: Any, position: int, seed: int, epoch: int) -> Sample:
         if not isinstance(item, Mapping):
@@ -474,24 +471,24 @@ class _Pass:
     def _run(self) -> tuple[int, int]:
         return self._pipe._next_run()
 
-    def opened(self, item: Any, position: int) -> Sample:
+    def open_item(self, item: Any, position: int) -> Sample:
         """Return the sample of an item with its volumes."""
         if not isinstance(item, Sample):
             item = self._pipe._sample(item, position, *self._run)
         return self._pipe._open(item, self._by, renews=self._renews)
 
 
-class _Opened(Each):
+class _OpenItems(EachItem):
     """The opened samples of one pass by their numbers."""
 
-    def __init__(self, items: Numbered, pipe: OpenVolume) -> None:
+    def __init__(self, items: NumberedItems, pipe: OpenVolume) -> None:
         super().__init__(items, str, pipe)
         self._pass = _Pass(pipe)
 
     def __getitem__(self, number: int) -> Any:
         item = self._items[number]
         try:
-            return self._pass.opened(item, number)
+            return self._pass.open_item(item, number)
         except Exception as error:
             self._note(number, item, error)
         raise LeftOut

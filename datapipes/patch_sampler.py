@@ -46,7 +46,7 @@ from .datapipe import (
     with_progress,
 )
 from .epoch import count_planned
-from .numbered import Patches, Visit
+from .item_numbers import EachItem, NumberedPatches, Visit
 from .op_pipe import refuse_unknown_arguments
 from .spatial import PipeSteps, add_steps, named_volume, pending_of
 
@@ -285,7 +285,9 @@ class PatchSampler(DataPipe):
 
     def by_number(self, items: Any) -> Any:
         each = 0 if self.sampling == "grid" or self.samples_source else self.samples_per_volume
-        return None if items is None else Patches(items, self._visit, each, self)
+        if items is None:
+            return None
+        return NumberedPatches(EachItem(items, self._visit, self), each)
 
     def _visit(self, sample: Any) -> Visit:
         """Return the number of patches of a volume, and a function that makes one."""

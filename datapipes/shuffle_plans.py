@@ -24,14 +24,14 @@ from ..spatial.lazy.read_plan import ChunkBytes
 from ..spatial.ops.op import whole_number
 from .datapipe import SameLength, chained_form, locate_errors, wrong_item
 from .epoch import copy_for_epoch
-from .numbered import (
-    Numbered,
+from .item_numbers import (
+    NumberedItems,
+    OrderedItems,
     Permutation,
-    Reordered,
     Visits,
     case_number,
     items_from,
-    numbered_or_listed,
+    number_or_list,
 )
 
 NONE, GLOBAL, WINDOW, CHUNK_LOCAL = "none", "global", "window", "chunk_local"
@@ -174,18 +174,18 @@ class ShufflePlans(SameLength):
                 order = self._permutation(len(window), block)
                 yield from (window[order(place)] for place in range(len(window)))
         else:
-            yield from self.by_number(numbered_or_listed(self.parent))
+            yield from self.by_number(number_or_list(self.parent))
 
     def by_number(self, items: Any) -> Any:
         orders: Any = {GLOBAL: self._globally, WINDOW: self._in_windows, CHUNK_LOCAL: self._locally}
         order = orders.get(self.spec.kind) if self._enabled else None
-        return items if order is None or items is None else Reordered(items, order)
+        return items if order is None or items is None else OrderedItems(items, order)
 
     def _permutation(self, length: int, block: int = 0) -> Permutation:
         name = f"shuffle_plans {self.spec.kind}"
         return Permutation(length, Stream(self._seed, 0, (block,), name))
 
-    def _globally(self, items: Numbered) -> Callable[[int], int]:
+    def _globally(self, items: NumberedItems) -> Callable[[int], int]:
         return self._permutation(len(items))
 
     def _window(self, block: int) -> tuple[int, int]:
@@ -195,7 +195,7 @@ class ShufflePlans(SameLength):
         first = 1 + Stream(self._seed, 0, (), "shuffle_plans window").integer() % size
         return (first + (block - 1) * size, size) if block else (0, first)
 
-    def _in_windows(self, items: Numbered) -> Callable[[int], int]:
+    def _in_windows(self, items: NumberedItems) -> Callable[[int], int]:
         first = self._window(0)[1]
 
         @lru_cache(_WINDOWS)
@@ -211,7 +211,7 @@ class ShufflePlans(SameLength):
 
         return order
 
-    def _locally(self, items: Numbered) -> Callable[[int], int]:
+    def _locally(self, items: NumberedItems) -> Callable[[int], int]:
         visits = items.visits()
         if not visits.number:
             return int
@@ -247,7 +247,7 @@ def needed_chunks(sample: Any) -> Iterator[ChunkBytes]:
             yield from read.chunks((sample.identity[:1], key, place))
 
 
-def visit_bytes(items: Numbered, visit: range) -> int:
+def visit_bytes(items: NumberedItems, visit: range) -> int:
     """Return the bytes of the chunks that the patches of a visit touch; 0 if there are none."""
     # Reads a header.
     sizes: dict[tuple[Any, ...], int] = {}
@@ -406,9 +406,9 @@ class Interleave(SameLength):
         return self._in_turns(deque(items) for _, items in groupby(self.parent, self._case_of))
 
     def by_number(self, items: Any) -> Any:
-        return Reordered(items, self._order) if items is not None and items.in_visits else None
+        return OrderedItems(items, self._order) if items is not None and items.in_visits else None
 
-    def _order(self, items: Numbered) -> Callable[[int], int]:
+    def _order(self, items: NumberedItems) -> Callable[[int], int]:
         visits = items.visits()
         if visits.each:
             return partial(self._even, visits)

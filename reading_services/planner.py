@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, cycle, islice, takewhile
+from itertools import count, cycle, filterfalse, islice, repeat, takewhile
 from typing import Any, ClassVar, NamedTuple
 
 from ..batching.job import ErrorPolicy, Failure, Job
@@ -15,7 +15,7 @@ from ..core.errors import GraphError, add_location
 from ..datapipes.batch_patches import BatchPatches
 from ..datapipes.datapipe import ERROR_LOG, ErrorLog
 from ..datapipes.epoch import OwnGenerators, set_epoch, starts_again
-from ..datapipes.numbered import Numbered, numbered
+from ..datapipes.item_numbers import NumberedItems, number_items
 from ..graph import Cut, Pipe, error_location, failed_item, is_read_twice, traits_of, walk
 from ..spatial.lazy.patch_report import log_fusion, logs_fusion
 from ..spatial.lazy.patch_steps import in_batch
@@ -102,7 +102,8 @@ class DeliveredBatches:
         """Yield the batches that are planned, and whether each is wanted."""
         if from_first:
             return ((index, not self.holds(index)) for index in count())
-        return ((index, True) for index in count(self.next) if not self.holds(index))
+        numbers = filterfalse(self.holds, count(self.next)) if self.ahead else count(self.next)
+        return zip(numbers, repeat(True), strict=False)
 
     def leave_out(self, failures: Sequence[Failure]) -> None:
         """Accept an empty batch; a subclass may raise if it needs an item for it."""
@@ -239,18 +240,19 @@ def jobs(
     is_logged = logs_fusion()
     # Failures of planning are counted in skipped items as well, and "wrap" needs the first items:
     # in both cases items that come in order are planned from the first.
-    is_whole = part.uneven == WRAP and not plan.by_number
+    is_whole = part.uneven == WRAP and plan.by_number is None
     for index, is_wanted in cursor.coming(from_first=is_whole or excuses is not None):
         start, is_last = index * size, False
         try:
-            if plan.by_number and plan.holds(start + size - 1):  # other ranks plan their own parts
+            # Each rank plans its own part.
+            if plan.by_number is not None and plan.by_number.holds(start + size - 1):
                 whole, own = size, size // part.ranks
                 items = plan.items(start + part.rank * own, start + (part.rank + 1) * own)
             else:
                 batch: Sequence[Any] = plan.items(start, start + size)
                 is_last = len(batch) < size
                 if part.uneven == WRAP:
-                    first = plan.items(0, size) if plan.by_number else first or batch
+                    first = first or batch if plan.by_number is None else plan.items(0, size)
                 if is_last:
                     batch = () if split.drop_last else part.last(batch, first, size)
                 whole, own = len(batch), len(batch) // part.ranks
@@ -282,24 +284,20 @@ class EpochPlan:
         self._planner, self._run, self._excuses = planner, (seed, epoch), excuses
         set_epoch(planner, seed, epoch)
         places = {id(pipe): place for place, pipe in enumerate(walk(planner))}
-        every = numbered(planner, lambda pipe: FunctionSeeds(pipe, (seed, epoch), places[id(pipe)]))
-        self._items = every if isinstance(every, Numbered) else None
-        # Items that are left out have no numbers: the items after them move up.
-        self.by_number = self._items is not None and excuses is None
+        every = number_items(
+            planner, lambda pipe: FunctionSeeds(pipe, (seed, epoch), places[id(pipe)])
+        )
+        self._items = every if isinstance(every, NumberedItems) else None
+        self.by_number = None if excuses is not None else self._items
+        """The items by their numbers; None where they have none, or move up for others."""
         self._in_order: Iterator[Any] = iter(())
         self._next = -1  # number of the next item in order; -1 before there is one
 
-    def holds(self, number: int) -> bool:
-        """Whether there is an item of a number, where items have numbers."""
-        assert self._items is not None
-        return self._items.holds(number)
-
     def items(self, start: int, stop: int) -> tuple[Any, ...]:
         """Return items from one number to below another; fewer at the end of the epoch."""
-        if self.by_number:
-            assert self._items is not None
-            every = self._items
-            return tuple(every[number] for number in takewhile(every.holds, range(start, stop)))
+        every = self.by_number
+        if every is not None:
+            return tuple([every[number] for number in takewhile(every.holds, range(start, stop))])
         if not 0 <= self._next <= start:
             if self._items is not None:
                 self._in_order = self._items.items_from(0)
@@ -308,8 +306,8 @@ class EpochPlan:
             if self._excuses is not None:
                 self._in_order = _excusing(self._in_order, self._excuses)
             self._next = 0
-        skipped, self._next = start - self._next, stop
-        return tuple(islice(self._in_order, skipped, skipped + stop - start))
+        skip, self._next = start - self._next, stop
+        return tuple(islice(self._in_order, skip, skip + stop - start))
 
 
 class FunctionSeeds:
@@ -319,7 +317,7 @@ class FunctionSeeds:
         self._run, self._place, self._own = run, place, OwnGenerators((pipe,))
 
     def __call__(self, number: int, make: Callable[[], Any]) -> Any:
-        """Return what ``make`` makes of the item of a number."""
+        """Return the item that ``make`` makes for a number."""
         stream = Stream(*self._run, (self._place, number), "user functions of the planner")
         while True:
             with seeded_globals(stream.integer(), self._own.generators):

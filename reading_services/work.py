@@ -16,7 +16,7 @@ from ..core.lru_cache import cached_property
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
 from ..datapipes.foreign import RANKS, WORKERS
-from ..datapipes.numbered import Numbered, numbered
+from ..datapipes.item_numbers import NumberedItems, number_items
 from ..graph import (
     Cut,
     NoCut,
@@ -167,8 +167,8 @@ class PlannedWork(_WorkBase):
         )
         where = f"in each of {workers} workers" if workers else here
         lines = ["planned in this process (no voxels)", indent(planner, "  ")]
-        items = numbered(self.cut.planner)
-        if not isinstance(items, Numbered):
+        items = number_items(self.cut.planner)
+        if not isinstance(items, NumberedItems):
             lines.append(
                 f"in order, from the first item: {describe(items)} gives its items no numbers, so "
                 "to resume plans all items before"

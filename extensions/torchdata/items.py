@@ -14,7 +14,7 @@ from ...core.call_site import warn
 from ...core.validate import validate_int
 from ...datapipes.datapipe import DataPipe, PerItem, SameLength, length_of
 from ...datapipes.epoch import seed_again
-from ...datapipes.numbered import Numbered, numbered
+from ...datapipes.item_numbers import NumberedItems, number_items
 from ...graph import Pipe, clone, traits_of, walk
 
 
@@ -125,21 +125,20 @@ class Cycler(SameLength, form="cycle"):
         return self.count * length_of(self, self.parent)
 
 
-class _Turns(Numbered):
+class _Turns(NumberedItems):
     """The items of all turns; each turn has random pipes of its own."""
 
     in_visits = False
 
-    def __init__(self, pipe: Cycler, items: Numbered) -> None:
+    def __init__(self, pipe: Cycler, items: NumberedItems) -> None:
         self._pipe, self._seed, self._turns = pipe, pipe._seed, {0: items}
+        self.has_end = pipe.count is not None
 
     def __len__(self) -> int:
         return len(self._pipe)
 
     def holds(self, number: int) -> bool:
-        if self._pipe.count is not None:
-            return number < len(self)
-        return self._turns[0].holds(0)
+        return number < len(self) if self.has_end else self._turns[0].holds(0)
 
     def __getitem__(self, number: int) -> Any:
         turn, number = divmod(number, len(self._turns[0]))
@@ -147,7 +146,7 @@ class _Turns(Numbered):
             parent = clone(self._pipe.parent)
             if self._seed is not None:
                 seed_again(parent, Stream(self._seed, 0, (turn,), "cycle").integer())
-            self._turns = {0: self._turns[0], turn: cast(Numbered, numbered(parent))}
+            self._turns = {0: self._turns[0], turn: cast(NumberedItems, number_items(parent))}
         return self._turns[turn][number]
 
 

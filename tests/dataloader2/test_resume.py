@@ -9,8 +9,8 @@ import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import StateMismatch
 from voxpipe.datapipes.epoch import set_epoch
+from voxpipe.datapipes.item_numbers import items_from
 from voxpipe.datapipes.iter import AugmentPipe
-from voxpipe.datapipes.numbered import items_from
 
 SAMPLES = 14  # 3 cases x 14 patches in batches of 2: 21 batches, so 20 places in between
 

@@ -9,8 +9,8 @@ from torch.utils.data import IterDataPipe
 import voxpipe as vp
 from voxpipe.core.errors import NotPicklable, SampleError
 from voxpipe.datapipes.datapipe import PerItem
+from voxpipe.datapipes.item_numbers import items_from
 from voxpipe.datapipes.iter import IterableWrapper
-from voxpipe.datapipes.numbered import items_from
 from voxpipe.graph import failed_item
 
 

@@ -112,10 +112,11 @@ class Visits:
         return range(self.ends[visit - 1] if visit else 0, self.ends[visit])
 
 
-class Numbered:
+class NumberedItems:
     """Items of an epoch by their numbers."""
 
     in_visits = True  # whether patches of one volume follow each other
+    has_end = True  # whether it has a length
 
     def __len__(self) -> int:
         """Return the number of items; this may read headers."""
@@ -146,41 +147,33 @@ class Numbered:
             yield item
 
 
-class Made(Numbered):
-    """Items that a function makes of numbers."""
-
-    def __init__(self, length: int, make: Callable[[int], Any]) -> None:
-        self._length, self._make = length, make
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, number: int) -> Any:
-        return self._make(number)
-
-
-class Listed(Made):
+class ItemList(NumberedItems):
     """Items of a list; those of one volume in a row are a visit."""
 
     def __init__(self, items: Sequence[Any]) -> None:
-        super().__init__(len(items), items.__getitem__)
         self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._items[number]
 
     def visits(self) -> Visits:
         lengths = [len(list(group)) for _, group in groupby(self._items, case_number)]
         return Visits(len(lengths), 0, list(accumulate(lengths)))
 
 
-class Each(Numbered):
+class EachItem(NumberedItems):
     """One item of each item of the pipe before."""
 
     guard: Guard | None = None
 
-    def __init__(self, items: Numbered, make: Callable[[Any], Any], pipe: Any) -> None:
+    def __init__(self, items: NumberedItems, make: Callable[[Any], Any], pipe: Any) -> None:
         self._items, self._make, self._pipe = items, make, pipe
         self.holds = items.holds  # type: ignore[method-assign]
         self.visits = items.visits  # type: ignore[method-assign]
-        self.in_visits = items.in_visits
+        self.in_visits, self.has_end = items.in_visits, items.has_end
 
     def __len__(self) -> int:
         return len(self._items)
@@ -214,89 +207,84 @@ class Visit(NamedTuple):
     patch: Callable[[int], Any]  # returns one, by its number
 
 
-class Patches(Numbered):
-    """Patches of volumes: the same number of each, or as many as each visit says."""
+class NumberedPatches(NumberedItems):
+    """Patches of visits to volumes: ``each`` of every visit, or as many as each says."""
 
-    guard: Guard | None = None
-
-    def __init__(
-        self, samples: Numbered, visit: Callable[[Any], Visit], each: int, pipe: DataPipe
-    ) -> None:
-        self._samples, self._make, self._each, self._pipe = samples, visit, each, pipe
-        self._kept: dict[int, Visit] = {}
-        self._failed: set[int] = set()
+    def __init__(self, items: EachItem, each: int = 0) -> None:
+        self.items, self._each, self.has_end = items, each, items.has_end
+        self._recent: dict[int, Visit] = {}
+        self._failures: set[int] = set()
         self._ends = array("q")  # without a common number of patches: those of the first visits
 
     def _visit(self, number: int) -> Visit:
-        visit = self._kept.get(number)
-        if visit is None:
-            visit = self._kept[number] = self._look(number)
-            if len(self._kept) > _VISITS:
-                del self._kept[next(iter(self._kept))]
-        return visit
-
-    def _look(self, number: int) -> Visit:
-        if number in self._failed:
+        """Make a visit, which is kept for its other patches."""
+        if number in self._failures:
             raise LeftOut
         try:
-            sample = self._samples[number]
-            try:
-                if self.guard is None:
-                    return self._make(sample)
-                return self.guard(number, partial(self._make, sample))  # type: ignore[no-any-return]
-            except Exception as error:
-                note_error(self._pipe, sample, error)
-            raise LeftOut
+            visit: Visit = self.items[number]
         except LeftOut:
-            self._failed.add(number)
+            self._failures.add(number)
             raise
+        self._recent[number] = visit
+        if len(self._recent) > _VISITS:
+            del self._recent[next(iter(self._recent))]
+        return visit
 
     def _extend(self, number: int | None = None) -> bool:
         """Look at visits until the item of a number is known, or at all; whether it is."""
         ends = self._ends
         while number is None or not ends or ends[-1] <= number:
-            if not self._samples.holds(len(ends)):
+            if not self.items.holds(len(ends)):
                 return False
             try:
-                patches = self._visit(len(ends)).patches
+                patches = (self._recent.get(len(ends)) or self._visit(len(ends))).patches
             except LeftOut:
                 patches = 0
             ends.append((ends[-1] if ends else 0) + patches)
         return True
 
+    @cached_property
+    def _length(self) -> int:
+        return len(self.items) * self._each
+
     def __len__(self) -> int:
         if self._each:
-            return len(self._samples) * self._each
+            return self._length
         self._extend()
         return self._ends[-1] if self._ends else 0
 
     def holds(self, number: int) -> bool:
+        if self._each and self.items.has_end:
+            return number < self._length
         if self._each:
-            return self._samples.holds(number // self._each)
-        return self._extend(number)
+            return self.items.holds(0)
+        return bool(self._ends and number < self._ends[-1]) or self._extend(number)
 
     def __getitem__(self, number: int) -> Any:
         if self._each:
-            visit, place = divmod(number, self._each)
+            at, place = divmod(number, self._each)
         else:
-            self._extend(number)
-            visit = bisect_right(self._ends, number)
-            place = number - (self._ends[visit - 1] if visit else 0)
-        return self._visit(visit).patch(place)
+            if not self._ends or number >= self._ends[-1]:
+                self._extend(number)
+            at = bisect_right(self._ends, number)
+            place = number - (self._ends[at - 1] if at else 0)
+        return (self._recent.get(at) or self._visit(at)).patch(place)
 
     def visits(self) -> Visits:
         if self._each:
-            return Visits(len(self._samples), self._each)
+            return Visits(len(self.items), self._each)
         self._extend()
         return Visits(len(self._ends), 0, self._ends)
 
 
-class Reordered(Numbered):
+class OrderedItems(NumberedItems):
     """The items of the pipe before in an order: a function from place to number."""
 
     in_visits = False
 
-    def __init__(self, items: Numbered, order: Callable[[Numbered], Callable[[int], int]]) -> None:
+    def __init__(
+        self, items: NumberedItems, order: Callable[[NumberedItems], Callable[[int], int]]
+    ) -> None:
         self._items, self._make_order = items, order
 
     @cached_property
@@ -315,12 +303,12 @@ def case_number(item: Any) -> Any:
     return item.identity[:1] if isinstance(item, Sample) else None
 
 
-def numbered(sink: Pipe, guard: Callable[[Pipe], Guard] | None = None) -> Numbered | Pipe:
+def number_items(sink: Pipe, guard: Callable[[Pipe], Guard] | None = None) -> NumberedItems | Pipe:
     """Return the items of the coming pass by their numbers, or the pipe that has none.
 
-    ``guard`` returns what encloses calls of a pipe that runs functions of the user.
+    ``guard`` returns the guard of a pipe that runs functions of the user.
     """
-    items: Numbered | None = None
+    items: NumberedItems | None = None
     counts = readers(sink)
     for pipe in walk(sink):
         if len(parents_of(pipe)) > 1 or counts[id(pipe)] > 1:
@@ -329,53 +317,54 @@ def numbered(sink: Pipe, guard: Callable[[Pipe], Guard] | None = None) -> Number
         if items is None:
             return pipe
         if guard is not None and traits_of(pipe).runs_user_code:
-            if not isinstance(items, (Each, Patches)):
+            maker = items.items if isinstance(items, NumberedPatches) else items
+            if not isinstance(maker, EachItem):
                 return pipe
-            items.guard = guard(pipe)
+            maker.guard = guard(pipe)
     assert items is not None
     return items
 
 
-def numbered_or_listed(pipe: Pipe) -> Numbered:
+def number_or_list(pipe: Pipe) -> NumberedItems:
     """Return the items of the coming pass by their numbers; lists those that have none."""
-    items, parents = numbered(pipe), parents_of(pipe)
-    if isinstance(items, Numbered):
+    items, parents = number_items(pipe), parents_of(pipe)
+    if isinstance(items, NumberedItems):
         return items
     traits = traits_of(pipe)
     is_pure = traits.is_known and not traits.runs_user_code
     if len(parents) == 1 and items is not pipe and is_pure:
-        own = _by_number(pipe, numbered_or_listed(parents[0]))
+        own = _by_number(pipe, number_or_list(parents[0]))
         if own is not None:
             return own
-    return Listed(list(pipe))
+    return ItemList(list(pipe))
 
 
 def items_from(planner: Pipe, start: int) -> Iterator[Any]:
     """Return the items of the coming pass from a number on."""
-    items = numbered(planner)
-    if isinstance(items, Numbered):
+    items = number_items(planner)
+    if isinstance(items, NumberedItems):
         return items.items_from(start)
     return islice(planner, start, None)
 
 
-def _by_number(pipe: Any, items: Numbered | None) -> Numbered | None:
+def _by_number(pipe: Any, items: NumberedItems | None) -> NumberedItems | None:
     """Return the items of a pipe by their numbers, on those of the pipe before it."""
     kind = type(pipe)
     if isinstance(pipe, PerItem) and kind.__iter__ is PerItem.__iter__:
-        return None if items is None else Each(items, pipe.apply, pipe)
+        return None if items is None else EachItem(items, pipe.apply, pipe)
     if isinstance(pipe, DataPipe):
-        own: Numbered | None = pipe.by_number(items)
+        own: NumberedItems | None = pipe.by_number(items)
         return own
     if items is None:
         return None
     if kind in (Shuffler, ShufflerIterDataPipe) and pipe._enabled and pipe.buffer_size > 1:
-        return Reordered(items, partial(_shuffled, pipe))
+        return OrderedItems(items, partial(_permutation_of, pipe))
     if isinstance(pipe, Shuffler) or (kind is ShardingFilter and pipe.num_of_instances == 1):
         return items
-    return Each(items, pipe._apply_fn, pipe) if kind is Mapper else None
+    return EachItem(items, pipe._apply_fn, pipe) if kind is Mapper else None
 
 
-def _shuffled(pipe: Any, items: Numbered, *, resets: bool = True) -> Permutation:
+def _permutation_of(pipe: Any, items: NumberedItems, *, resets: bool = True) -> Permutation:
     # A seed serves one pass, as in torch's; without one, torch's generator draws it.
     if resets:
         pipe.reset()
@@ -386,9 +375,9 @@ class ShufflerIterDataPipe(Shuffler[Any]):
     """torch's ``shuffle()`` in a loader: a permutation of all items, where these have numbers."""
 
     def __iter__(self) -> Iterator[Any]:
-        items = numbered(self.datapipe)
-        if isinstance(items, Numbered) and self._enabled and self.buffer_size > 1:
-            yield from Reordered(items, partial(_shuffled, self, resets=False))
+        items = number_items(self.datapipe)
+        if isinstance(items, NumberedItems) and self._enabled and self.buffer_size > 1:
+            yield from OrderedItems(items, partial(_permutation_of, self, resets=False))
         else:  # of the function itself: torch's hook around it would begin another pass
             whole: Any = Shuffler.__iter__
             yield from whole.__wrapped__(self)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import voxpipe as vp
 from voxpipe.core import Stream
-from voxpipe.datapipes.numbered import Numbered, Permutation, numbered
+from voxpipe.datapipes.item_numbers import NumberedItems, Permutation, number_items
 
 EPOCHS = 10_000
 
@@ -100,8 +100,8 @@ def test_orders_by_number_are_those_of_iteration(counts, visits, turn, data):
         ):
             pipe.set_seed(4) if hasattr(pipe, "set_seed") else None
             expected = ids(pipe)
-            items = numbered(pipe)
-            assert isinstance(items, Numbered)
+            items = number_items(pipe)
+            assert isinstance(items, NumberedItems)
             assert len(items) == len(expected)
             assert [items[n].identity for n in reversed(range(len(expected)))] == expected[::-1]
             assert not items.holds(len(expected))

@@ -54,7 +54,7 @@ class BatchesByNumber:
         >>> bool((loader.batch(2, epoch=0)["image"] == third).all())
         True
         """
-        (batch,) = self._requested((index,), epoch, InProcessReadingService())
+        (batch,) = self._make((index,), epoch, InProcessReadingService())
         return batch
 
     def batches(self, indices: Iterable[int], *, epoch: int | None = None) -> Iterator[Any]:
@@ -65,9 +65,9 @@ class BatchesByNumber:
         """
         loader: Any = self
         service = copy.copy(loader._given_service)
-        yield from self._requested(indices, epoch, getattr(service, "alone", lambda: service)())
+        yield from self._make(indices, epoch, getattr(service, "alone", lambda: service)())
 
-    def _requested(self, indices: Iterable[int], epoch: int | None, service: Any) -> Iterator[Any]:
+    def _make(self, indices: Iterable[int], epoch: int | None, service: Any) -> Iterator[Any]:
         loader: Any = self
         numbers = [validate_int("a batch", index, least=0) for index in indices]
         if epoch is None:
@@ -84,7 +84,7 @@ class BatchesByNumber:
         work = replace(work, cut=replace(work.cut, planner=clone(work.cut.planner)))
         cursor = RequestedBatches(indices=tuple(dict.fromkeys(numbers)))
         tail = MainProcessTail(loader._chain.tail.pipes, loader._chain.tail.seconds)
-        left, ready = Counter(numbers), dict[int, Any]()
+        counts, ready = Counter(numbers), dict[int, Any]()
         try:
             with closing(tail.epoch(service.epoch(work, *run, cursor), *run)) as running:
                 for number in numbers:
@@ -94,8 +94,8 @@ class BatchesByNumber:
                     if batch is None or (isinstance(batch, BatchResult) and batch.is_empty):
                         why = "has no such batch" if batch is None else "has no item left in it"
                         raise IndexError(f"batch {number}: epoch {epoch} {why}")
-                    left[number] -= 1
-                    if not left[number]:
+                    counts[number] -= 1
+                    if not counts[number]:
                         del ready[number]
                     yield batch.batch if isinstance(batch, BatchResult) else batch
         finally:
