@@ -3,8 +3,8 @@
     python benchmarks/resuming.py
     python benchmarks/resuming.py --patch 100000
 
-A catalog of volumes that are all holes, so that nothing is measured but the way there: headers of
-the volumes that the first batches touch, and the order of what lies before.
+A catalog of volumes that are all holes, so that nothing is measured but the way there: names of all
+cases, and headers of the volumes that the first batch touches.
 """
 
 from __future__ import annotations

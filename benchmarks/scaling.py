@@ -1,4 +1,4 @@
-"""What a patch costs when the volume, the patch, the chunks or the workers grow.
+"""What a patch costs when the volume, the patch, the chunks, the workers or the cases grow.
 
     python benchmarks/scaling.py
     python benchmarks/scaling.py --sections volume --volumes 320 1280
@@ -9,6 +9,7 @@ the rows that the patches will read are written (as in memory.py), so that 64 GB
 disk. Everything lies in the page cache. Sizes are measured in turn, round by round; a patch
 counts with its median over the rounds, and a row with the mean over its patches. Below the workers
 stands what parts of a patch forecast for four workers where there are more cores, and what limits.
+``many_cases.py`` has the section ``cases``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 
 import forecasts
 import machine
+import many_cases
 import memory
 import numpy as np
 import phantom
@@ -47,7 +49,8 @@ BYTES_WRITTEN = 5
 """Per voxel of a patch: float32 of the image, uint8 of the label."""
 COPIED_BYTES, COPIES = 64 * 10**6, 8
 """More than caches hold, and often enough for a mean."""
-SECTIONS = ("volume", "patch", "chunk", "workers")
+CASES = (1000, 100_000)
+SECTIONS = ("volume", "patch", "chunk", "workers", "cases")
 FREE_BYTES = 5 * 10**9
 """Disk that the largest section takes, with a margin: the volumes of one format."""
 QUICK = {
@@ -55,6 +58,9 @@ QUICK = {
     "patches": (8, 16),
     "chunks": (8, 16),
     "workers": (0, 1),
+    "cases": (20,),
+    "manifest": 20,
+    "case_rounds": 1,
     "size": 16,
     "edge": 48,
     "count": 3,
@@ -109,6 +115,7 @@ def main() -> None:
         "patch": _patches,
         "chunk": _chunks,
         "workers": _workers,
+        "cases": many_cases.print_table,
     }
     for name in chosen.sections:
         sections[name](chosen)
@@ -121,6 +128,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--patches", type=int, nargs="+", default=PATCHES, help="edges in voxels")
     parser.add_argument("--chunks", type=int, nargs="+", default=CHUNKS, help="edges in voxels")
     parser.add_argument("--workers", type=int, nargs="+", default=WORKERS)
+    parser.add_argument("--cases", type=int, nargs="+", default=CASES, help="cases of a list")
+    parser.add_argument(
+        "--manifest", type=int, default=0, help="cases of a manifest by columns, beside the lists"
+    )
+    parser.add_argument("--case-rounds", type=int, default=3, help="processes per cell of cases")
     parser.add_argument("--formats", nargs="+", choices=memory.WRITERS, default=("nii", "zarr"))
     parser.add_argument("--size", type=int, default=96, help="edge where it does not change")
     parser.add_argument("--edge", type=int, default=512, help="volume where it does not change")

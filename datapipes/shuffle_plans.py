@@ -45,7 +45,8 @@ class ShuffleSpec:
 
     ==================================  ==========================================================
     ``ShuffleSpec.none()``              the order of the plan: volume after volume
-    ``ShuffleSpec.window(size)``      a buffer of that many plans, of which a random one goes out
+    ``ShuffleSpec.window(size)``        windows of that many plans are shuffled, each by itself; an
+                                        epoch's first one has a drawn length, so ends differ
     ``ShuffleSpec.chunk_local(bytes)``  visits to volumes are shuffled, then the patches of as many
                                         as fit into that much memory together (the idea of
                                         CorgiPile): every chunk is decoded about once
@@ -88,7 +89,7 @@ class ShuffleSpec:
 
     @classmethod
     def window(cls, size: int = WINDOW_SIZE) -> ShuffleSpec:
-        """Shuffle within a window that slides over the plans."""
+        """Shuffle within windows of so many plans; an epoch's first one has a drawn length."""
         return cls(WINDOW, validate_int("size", size, least=1))
 
     @classmethod

@@ -132,7 +132,7 @@ def test_bytes_and_requests_of_every_format(tmp_path, form):
 
 
 def test_every_section_of_scaling(tmp_path):
-    """Volume, patch, chunk and workers each give their table."""
+    """Volume, patch, chunk, workers and cases each give their table."""
     done = run(tmp_path, "scaling.py", "--quick")
 
     assert done.returncode == 0, done.stderr
@@ -142,7 +142,22 @@ def test_every_section_of_scaling(tmp_path):
         "Patch",
         "Chunk",
         "Workers",
+        "Cases",
     ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_costs_by_the_number_of_cases(tmp_path):
+    """Each row has a figure; a manifest by columns has one, or a line gives the reason."""
+    done = run(tmp_path, "scaling.py", "--sections", "cases", "--quick")
+
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    for name in ("make the chain and the loader", "loader.batch(b), warm"):
+        assert float(found[name][2]) > 0
+    assert float(found["planning alone, jobs()"][2].replace(",", "")) > 0
+    assert "20 cases from a list" in done.stdout
+    assert ("20 cases from a manifest" in done.stdout) != ("left out" in done.stdout)
     assert list(tmp_path.iterdir()) == []
 
 
