@@ -8,6 +8,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from ..graph import Pipe, rebuild, walk
 from ..graph.node import copy_pipe
 from ..storage.location import WILDCARD, absolute_place, is_url, local_path, lower_schemes
 from ..storage.remote import Globs
-from ..volumes import Manifest, Volume, catalog_volume, read_manifest
+from ..volumes import CatalogVolumes, Manifest, Volume, read_manifest
 from .case_names import CASE, Match, is_hidden, name_by_folder, name_by_stars, name_of, names_of
 from .datapipe import locate_errors
 from .epoch import SeedStamper
@@ -519,28 +520,32 @@ class FromManifest(_CaseSource):
         self.storage_options = RedactedDict(storage_options or {})
         with locate_errors(self):
             self.manifest: Manifest = read_manifest(path, self.storage_options, follow)
-        options = self.storage_options
-        # One volume object for all epochs: it travels to each worker with its header.
-        self._cases: list[tuple[str, dict[str, Volume]]] = [
-            (case, {e.key: catalog_volume(e, self.manifest.name, options, follow) for e in entries})
-            for case, entries in self.manifest.cases().items()
-        ]
+        # There may be a million: volumes are made case by case, and only recent ones are kept.
+        self._volumes = CatalogVolumes(self.manifest, self.storage_options, follow)
+
+    def case(self, n: int) -> tuple[str, dict[str, Volume]]:
+        """Return name and volumes of one case, by its number."""
+        with locate_errors(self):
+            case: tuple[str, dict[str, Volume]] = self._volumes.case(n)
+        return case
 
     def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield from ((case, dict(volumes)) for case, volumes in self._cases)
+        yield from map(self.case, range(len(self)))
 
     def __len__(self) -> int:
-        return len(self._cases)
+        return len(self._volumes)
 
     def describe(self) -> str:
         return f"from_manifest({self.manifest.name!r}, {len(self)} cases)"
 
     def places(self) -> Iterable[str]:
-        return (entry.location for entry in self.manifest.entries)
+        return (entry.location for entry in islice(self.manifest.entries, _LOOKED_AT))
 
     def data_texts(self) -> Iterator[str]:
-        for e in self.manifest.entries:
-            yield f"{e.case} {e.key}={e.location} {e.kind} {e.header} {e.stamp}"
+        return self.manifest.texts()
+
+    def data_hash(self) -> str:
+        return self.manifest.digest
 
 
 from_cases, list_cases, from_manifest = FromCases, ListCases, FromManifest

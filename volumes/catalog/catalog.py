@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
+from ...core.lru_cache import LRUCache
 from ...core.redact import public_text, used_name
 from ...core.validate import count_text
 from ...storage.content import content_key, documents_token
@@ -236,6 +237,38 @@ def catalog_volume(
     """Return the volume of an entry; no file is opened before voxels are read."""
     options = Options(None, None, dict(storage_options or {}), dict(entry.options), follow=follow)
     return Volume.of_source(CataloguedSource(entry, manifest, options), entry.kind)
+
+
+# Cases of which a process keeps the volumes, of a few kilobytes each.
+_MOST_CASES = 256
+
+
+class CatalogVolumes:
+    """The volumes of a manifest by the number of their case, made when they are asked for."""
+
+    def __init__(
+        self, manifest: Manifest, storage_options: Mapping[str, Any], follow: str = "same_folder"
+    ) -> None:
+        self.manifest = manifest
+        self._how = storage_options, follow
+        self._cases: LRUCache[tuple[str, dict[str, Volume]]] = LRUCache(_MOST_CASES)
+
+    def __len__(self) -> int:
+        return self.manifest.case_count
+
+    def case(self, number: int) -> tuple[str, dict[str, Volume]]:
+        """Return name and volumes of a case."""
+
+        def make() -> tuple[str, dict[str, Volume]]:
+            name, entries = self.manifest.case(number)
+            manifest = self.manifest.name
+            return name, {e.key: catalog_volume(e, manifest, *self._how) for e in entries}
+
+        name, volumes = self._cases.get_or(number, make)
+        return name, {**volumes}
+
+    def __reduce__(self) -> Any:
+        return CatalogVolumes, (self.manifest, *self._how)
 
 
 class CataloguedSource:
