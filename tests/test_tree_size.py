@@ -12,7 +12,7 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 #
 # The last rows of the five designs had a budget of 1 500 lines, and took 3 010 in both parts:
 # decision 0043 says which.
-PARTS = {"engine": (234, 65_911), "extensions": (48, 12_691)}
+PARTS = {"engine": (234, 66_188), "extensions": (48, 12_691)}
 FOLDERS = 33
 SMALL = 3
 CIRCLES = 0
