@@ -20,8 +20,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import islice, zip_longest
-from typing import Any, NamedTuple
+from itertools import chain, islice, zip_longest
+from typing import Any, NamedTuple, cast
 
 from ..adapters.fuse import NOT_LAZY
 from ..core.call_site import shorten
@@ -296,6 +296,8 @@ _DO_CASES = f"The list of cases must be the same, in the same order. {_FOLDERS}"
 _MOST_PIPES = 100
 # Four bytes each.
 _MOST_CASE_RUNS = 64
+# A source of more cases has one hash: the texts of a million take seconds.
+_MOST_TEXTS = 200_000
 
 
 @dataclass(frozen=True)
@@ -330,7 +332,7 @@ class Outline:
     @cached_property
     def _of_cases(self) -> tuple[str, str]:
         sources: list[Any] = [pipe for pipe in walk(self.sink) if hasattr(type(pipe), "data_hash")]
-        with_texts = [pipe for pipe in sources if hasattr(type(pipe), "data_texts")]
+        with_texts = list(self._sources_with_texts())
         count = sum(map(len, with_texts))
         size = -(-count // _MOST_CASE_RUNS)
         hashes = _hashes_of_runs(self._texts(), size) if count else []
@@ -341,14 +343,16 @@ class Outline:
 
     def hash_lists(self) -> None:
         """Hash the cases, unless a sequence makes them when asked."""
-        sources = [pipe for pipe in walk(self.sink) if hasattr(type(pipe), "data_texts")]
-        if all(isinstance(getattr(pipe, "cases", []), (list, tuple)) for pipe in sources):
+        if all(isinstance(getattr(p, "cases", []), (list, tuple)) for p in walk(self.sink)):
             self.data  # noqa: B018  kept
 
-    def _texts(self) -> Iterator[str]:
+    def _sources_with_texts(self) -> Iterator[Any]:
         for pipe in walk(self.sink):
-            if hasattr(type(pipe), "data_texts"):
-                yield from pipe.data_texts()
+            if hasattr(type(pipe), "data_texts") and len(cast(Any, pipe)) <= _MOST_TEXTS:
+                yield pipe
+
+    def _texts(self) -> Iterator[str]:
+        return chain.from_iterable(pipe.data_texts() for pipe in self._sources_with_texts())
 
     def refuse(self, graph: str, data: str, pipes: str, cases: str) -> None:
         """Raise StateMismatch, naming the pipe or the cases, unless a state is of this chain."""

@@ -8,6 +8,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from ..graph import Pipe, rebuild, walk
 from ..graph.node import copy_pipe
 from ..storage.location import WILDCARD, is_url, local_path, lower_schemes
 from ..storage.remote import Globs
-from ..volumes import Manifest, Volume, catalog_volume, read_manifest
+from ..volumes import CatalogVolumes, Manifest, Volume, read_manifest
 from .case_names import (
     CASE,
     CaseNames,
@@ -47,6 +48,7 @@ _LIKE_ARGUMENT = 0.75
 _DOTS = re.compile(r"(^|/)(?:\./+)+")
 # Cases of one list are stored alike; a few show the format.
 _LOOKED_AT = 8
+_RUN = 4096  # cases whose texts are hashed at once
 
 
 class _CaseSource(SeedStamper):
@@ -91,7 +93,10 @@ class _CaseSource(SeedStamper):
 
     def data_hash(self) -> str:
         """Return 16 hex digits over the cases."""
-        return hashlib.blake2b("\0".join(self.data_texts()).encode(), digest_size=8).hexdigest()
+        digest, texts = hashlib.blake2b(digest_size=8), iter(self.data_texts())
+        while run := "\0".join(islice(texts, _RUN)):
+            digest.update(f"{run}\0".encode())
+        return digest.hexdigest()
 
 
 class _Samples(NumberedItems):
@@ -540,29 +545,28 @@ class FromManifest(_CaseSource):
         self.storage_options = RedactedDict(storage_options or {})
         with locate_errors(self):
             self.manifest: Manifest = read_manifest(path, self.storage_options, follow)
-        options = self.storage_options
-        # One volume object for all epochs: it travels to each worker with its header.
-        self._cases: list[tuple[str, dict[str, Volume]]] = [
-            (case, {e.key: catalog_volume(e, self.manifest.name, options, follow) for e in entries})
-            for case, entries in self.manifest.cases().items()
-        ]
+        # There may be a million: volumes are made case by case, and only recent ones are kept.
+        self._volumes = CatalogVolumes(self.manifest, self.storage_options, follow)
 
-    def case(self, number: int) -> tuple[str, dict[str, Any]]:
-        case, volumes = self._cases[number]
-        return case, dict(volumes)
+    def case(self, number: int) -> tuple[str, dict[str, Volume]]:
+        with locate_errors(self):
+            case: tuple[str, dict[str, Volume]] = self._volumes.case(number)
+        return case
 
     def __len__(self) -> int:
-        return len(self._cases)
+        return len(self._volumes)
 
     def describe(self) -> str:
         return f"from_manifest({self.manifest.name!r}, {len(self)} cases)"
 
     def places(self) -> Iterable[str]:
-        return (entry.location for entry in self.manifest.entries)
+        return (entry.location for entry in islice(self.manifest.entries, _LOOKED_AT))
 
     def data_texts(self) -> Iterator[str]:
-        for e in self.manifest.entries:
-            yield f"{e.case} {e.key}={e.location} {e.kind} {e.header} {e.stamp}"
+        return self.manifest.texts()
+
+    def data_hash(self) -> str:
+        return self.manifest.digest
 
 
 from_cases, list_cases, from_manifest = FromCases, ListCases, FromManifest

@@ -7,13 +7,14 @@ report. The check itself never stops at a bad file.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import chain, groupby, islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from types import SimpleNamespace
@@ -23,33 +24,43 @@ import numpy as np
 
 from ..core import Grid
 from ..core.call_site import looking_ahead, warn
-from ..core.errors import LikelyLabel, SampleError, VolumeNotFound, VoxpipeError, WorkerDied
+from ..core.errors import (
+    LikelyLabel,
+    MissingDependency,
+    SampleError,
+    VolumeNotFound,
+    VoxpipeError,
+    WorkerDied,
+)
 from ..core.redact import public_name
 from ..core.suggest import few_names, looks_like_label
 from ..datapipes.case_names import CASE
-from ..datapipes.cases import FromCases, ListCases
+from ..datapipes.cases import FromCases, ListCases, hold_listings
 from ..datapipes.iter import OpenVolume, from_cases, from_manifest, from_table, list_cases
 from ..datapipes.open_volume import LABELS
-from ..graph import find, is_pipe, replace_pipe, traits_of, walk
+from ..graph import find, is_pipe, parents_of, replace_pipe, traits_of, walk
 from ..reading_services.workers.script import WORKER_NAME, preparing
 from ..reading_services.workers.worker_process import without_signals
 from ..spatial import LazyPatch, TransformChain
 from ..storage.location import absolute_place
 from ..volumes import (
+    Entry,
     Finding,
-    Manifest,
+    PartialIndex,
     Volume,
     cases_without_label,
     custom_backends,
     custom_decoders,
+    describe_each,
+    entries_of,
     find_volumes,
-    index_cases,
+    is_by_columns,
     is_glob,
     is_volume,
     matches_volumes,
     read_manifest,
     serve,
-    write_manifest,
+    write_entries,
 )
 
 # A header takes milliseconds; a bucket that answers slowly half a minute.
@@ -58,6 +69,8 @@ TIMEOUT = 60.0
 _START_TIMEOUT = 60.0
 # A worker that is stopped has nothing more to do.
 _STOP_TIMEOUT = 5.0
+_MOST_IN_JSON = 50_000  # volumes of a manifest that is JSON by default
+_MOST_LENGTHS = 1000  # sizes of voxels of a key that a report names
 
 Task = tuple[Volume, str, str]  # a volume, its case and its key
 
@@ -73,6 +86,10 @@ class CheckReport:
     likely_labels: tuple[str, ...] = ()
     """Keys that look like labels, and count as images since no ``labels=`` was given."""
     labels: tuple[str, ...] = ()
+    lengths: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Sizes of voxels in the unit of the files, by key; at most 1000 of each."""
+    size: tuple[int, int] = (0, 0)  # cases and volumes in the written manifest
+    manifest: str = ""  # its path or URL
 
     @property
     def bad(self) -> tuple[Finding, ...]:
@@ -86,13 +103,9 @@ class CheckReport:
 
     def __str__(self) -> str:
         summary = f"{self.volumes} checked, {len(self.bad)} bad"
-        sizes: dict[str, dict[str, None]] = {}
-        for one in self.findings:
-            if one.affine is not None:
-                sizes.setdefault(one.key, {})[one.lengths] = None
         lines = [  # of keys of which some file has a unit
             f"{key}: {few_names(size or 'no unit of length' for size in every)}"
-            for key, every in sizes.items()
+            for key, every in self.lengths.items()
             if any(every)
         ]
         return "\n".join([*(str(finding) for finding in self.bad), *lines, summary])
@@ -107,6 +120,7 @@ def check(
     labels: Collection[str] = LABELS,
     progress: Callable[[int, int], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    only_bad: bool = False,
     **reader_kwargs: Any,
 ) -> CheckReport:
     """Open every volume of a data set and report every bad file with its reason.
@@ -117,8 +131,8 @@ def check(
         A pipe of cases: ``list_cases``, ``from_cases``, ``from_manifest``, with or without
         ``open_volume()``. Or a list of mappings of key to path, a folder or its URL, or one
         volume. A glob names folders, or volumes (``image=`` of ``list_cases``). A path names a
-        manifest (``.json``) or a table, as of ``from_table``. Tables end in ``.csv``, ``.tsv`` or
-        ``.jsonl``.
+        manifest (``.json``, ``.parquet``) or a table, as of ``from_table``. Tables end in ``.csv``,
+        ``.tsv`` or ``.jsonl``.
     num_workers
         Processes that read.
     voxels
@@ -133,6 +147,9 @@ def check(
     storage_options
         For fsspec, where volumes, their folder or the manifest are URLs. They hold credentials,
         endpoint and the like. A pipe of cases brings its own. They never appear in messages.
+    only_bad
+        Whether the report lacks the findings of sound volumes. Its memory then does not grow with
+        the number of volumes.
     **reader_kwargs
         For the backend, as of ``open_volume()``, where the cases are not opened yet.
 
@@ -152,17 +169,30 @@ def check(
     if not timeout > 0:
         raise ValueError(f"timeout is a number of seconds above 0, got {timeout}")
     volumes, missing = _volumes_and_gaps(cases, storage_options, labels, reader_kwargs)
-    keys = _keys_of_labels(cases, volumes, labels)
-    tasks = [(volume, case, key) for case, key, volume in volumes]
-    findings = _run(tasks, num_workers, voxels, timeout, progress)
-    return CheckReport((*findings, *missing, *_mismatches(findings)), len(tasks), *keys)
+    count, kinds = _kinds_of(volumes)
+    keys = _keys_of_labels(cases, kinds, labels)
+    tasks = ((volume, case, key) for case, key, volume in volumes)
+    findings: list[Finding] = []
+    apart: list[Finding] = []
+    lengths: dict[str, dict[str, None]] = {}
+    run = _run(tasks, count, num_workers, voxels, timeout, progress)
+    for case, group in groupby(run, key=lambda finding: finding.case):
+        of_case = [*group]
+        findings += [one for one in of_case if one.is_bad or not only_bad]
+        apart += _mismatches(case, of_case)
+        for one in of_case:
+            sizes = lengths.setdefault(one.key, {}) if one.affine is not None else {}
+            if len(sizes) < _MOST_LENGTHS:
+                sizes[one.lengths] = None
+    sizes_of = {key: (*sizes,) for key, sizes in lengths.items()}
+    return CheckReport((*findings, *missing, *apart), count, *keys, sizes_of)
 
 
 def volumes_of(
     cases: Any, storage_options: Mapping[str, Any] | None = None
 ) -> list[tuple[str, str, Volume]]:
     """Return case, key and volume of everything that :func:`check` takes as cases."""
-    return _volumes_and_gaps(cases, storage_options, LABELS, {})[0]
+    return [*_volumes_and_gaps(cases, storage_options, LABELS, {})[0]]
 
 
 def _volumes_and_gaps(
@@ -170,8 +200,11 @@ def _volumes_and_gaps(
     storage_options: Mapping[str, Any] | None,
     labels: Collection[str],
     reader_kwargs: Mapping[str, Any],
-) -> tuple[list[tuple[str, str, Volume]], list[Finding]]:
-    """Return the volumes of :func:`volumes_of`, and a finding for each that a case lacks."""
+) -> tuple[Iterable[tuple[str, str, Volume]], list[Finding]]:
+    """Return the volumes of :func:`volumes_of`, and a finding for each that a case lacks.
+
+    Volumes of our sources are made in each iteration, and not held.
+    """
     pipe: Any = pipe_of(cases, storage_options)
     missing: list[Finding] = []
     if isinstance(cases, (str, os.PathLike)) and isinstance(pipe, FromCases):
@@ -190,18 +223,49 @@ def _volumes_and_gaps(
                 missing.append(Finding.of_missing(case[CASE], key, labels, msg))
         pipe = replace_pipe(pipe, listing, lenient)
     # If the user has not opened the volumes, errors name the called function.
-    quiet: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    quiet: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     if not _is_opened(pipe):
         options = storage_options or getattr(pipe, "storage_options", None)
         pipe = OpenVolume(pipe, storage_options=options, labels=labels, **reader_kwargs)
-        quiet = looking_ahead()
-    with quiet:
-        return [
-            (item.case, key, value.volume)
-            for item in pipe
-            for key, value in item.items()
-            if isinstance(value, LazyPatch)
-        ], missing
+        quiet = looking_ahead
+    volumes = _Volumes(hold_listings(pipe), quiet)
+    sources = [one for one in walk(pipe) if not parents_of(one)]
+    is_ours = all(hasattr(type(one), "data_texts") for one in sources)
+    return volumes if is_ours else [*volumes], missing
+
+
+_ITEMS = 256  # of a pipe that are made at once
+
+
+@dataclass(frozen=True)
+class _Volumes:
+    """Case, key and volume of the items of a pipe, made in each iteration."""
+
+    pipe: Any
+    quiet: Callable[[], contextlib.AbstractContextManager[Any]]
+
+    def __iter__(self) -> Iterator[tuple[str, str, Volume]]:
+        items = iter(self.pipe)
+        while True:
+            with self.quiet():  # not around a yield
+                some = [*islice(items, _ITEMS)]
+            if not some:
+                return
+            for item in some:
+                for key, value in item.items():
+                    if isinstance(value, LazyPatch):
+                        yield item.case, key, value.volume
+
+
+def _kinds_of(volumes: Iterable[tuple[str, str, Volume]]) -> tuple[int, dict[str, str]]:
+    """Return the number of volumes, and the kind of those of each key."""
+    count, kinds = 0, {}
+    for _, key, volume in volumes:
+        count += 1
+        kinds[key] = volume.kind
+    if not count:
+        raise _no_cases()
+    return count, kinds
 
 
 def _is_opened(cases: Any) -> bool:
@@ -209,15 +273,12 @@ def _is_opened(cases: Any) -> bool:
 
 
 def _keys_of_labels(
-    cases: Any, volumes: Sequence[tuple[str, str, Volume]], labels: Collection[str]
+    cases: Any, kinds: Mapping[str, str], labels: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the keys of images that look like labels, each with a warning, and those of labels.
 
     Nothing is guessed if the user has named the labels, or opened the volumes: that pipe warns.
     """
-    if not volumes:
-        raise _no_cases()
-    kinds = {key: volume.kind for _, key, volume in volumes}
     sure = tuple(key for key, kind in kinds.items() if kind == "label")
     if labels is not LABELS or _is_opened(cases):
         return (), sure
@@ -236,7 +297,7 @@ def pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
     """Return a pipe of the cases that :func:`check` takes."""
     if isinstance(cases, (str, os.PathLike)):
         place = os.fspath(cases)
-        if place.lower().endswith(".json"):
+        if _is_manifest(place):
             return from_manifest(place, storage_options=storage_options)
         if public_name(place).lower().endswith((".csv", ".tsv", ".jsonl")):
             return from_table(place, storage_options=storage_options)
@@ -256,6 +317,10 @@ def pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
     return from_cases(case_list)
 
 
+def _is_manifest(place: str) -> bool:
+    return place.lower().endswith(".json") or is_by_columns(place)
+
+
 def _no_cases() -> VolumeNotFound:
     return VolumeNotFound("there are no cases.", do="Check the list or the patterns.")
 
@@ -265,51 +330,58 @@ class _CheckProcess:
     process: Any
     channel: Connection
     deadline: float
-    index: int | None = None  # which task it is at, None while it starts
+    task: Task | None = None  # None while it starts
+    index: int = 0  # number of the task
 
 
 def _run(
-    tasks: Sequence[Task],
+    tasks: Iterator[Task],
+    count: int,
     workers: int,
     voxels: bool,
     timeout: float,
     progress: Callable[[int, int], None] | None,
-) -> list[Finding]:
+) -> Iterator[Finding]:
+    """Yield the findings of tasks in order; hold those that wait for an earlier one."""
     findings: dict[int, Finding] = {}
-    pending = deque(range(len(tasks)))
+    numbers = itertools.count()
+    answers = first = 0  # findings, and the first task without one
     running: list[_CheckProcess] = []
     show = progress or (lambda number, total: None)
-    show(0, len(tasks))
+    show(0, count)
     try:
-        while len(findings) < len(tasks):
-            while len(running) < min(workers, len(tasks) - len(findings)):
+        while answers < count:
+            while len(running) < min(workers, count - answers):
                 running.append(_start(voxels))
             limit = min(worker.deadline for worker in running) - time.monotonic()
             ready = wait([worker.channel for worker in running], max(0.0, limit))
             for worker in list(running):
                 if worker.channel not in ready and time.monotonic() < worker.deadline:
                     continue
-                finding, is_lost = _answer(worker, worker.channel in ready, tasks, timeout)
-                if finding is not None and worker.index is not None:
+                finding, is_lost = _answer(worker, worker.channel in ready, timeout)
+                if finding is not None:
                     findings[worker.index] = finding
-                    show(len(findings), len(tasks))
-                if is_lost or not pending:
+                    answers += 1
+                    show(answers, count)
+                task = None if is_lost else next(tasks, None)
+                if task is None:
                     running.remove(worker)
                     _end(worker)
                     continue
-                worker.index, worker.deadline = pending.popleft(), time.monotonic() + timeout
+                worker.task, worker.index = task, next(numbers)
+                worker.deadline = time.monotonic() + timeout
                 # That it is gone is noticed where its answer is taken.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    worker.channel.send(tasks[worker.index])
+                    worker.channel.send(task)
+            while first in findings:
+                yield findings.pop(first)
+                first += 1
     finally:
         for worker in running:
             _end(worker)
-    return [findings[index] for index in range(len(tasks))]
 
 
-def _answer(
-    worker: _CheckProcess, is_ready: bool, tasks: Sequence[Task], timeout: float
-) -> tuple[Finding | None, bool]:
+def _answer(worker: _CheckProcess, is_ready: bool, timeout: float) -> tuple[Finding | None, bool]:
     """Return a worker's finding, None when it has started, and whether it is lost."""
     kind, why = "ItemTimeout", f"nothing came within {timeout:g} s"
     if is_ready:
@@ -317,10 +389,10 @@ def _answer(
             return worker.channel.recv(), False
         except (EOFError, OSError):
             kind, why = "WorkerDied", "its reader died, out of memory or in a library"
-    if worker.index is None:
+    if worker.task is None:
         msg = f"a process that was to check volumes did not start: {why}."
         raise WorkerDied(msg, do="See what it wrote to the terminal.")
-    volume, case, key = tasks[worker.index]
+    volume, case, key = worker.task
     return Finding(case, key, volume.name, kind, f"{volume.name} cannot be read: {why}."), True
 
 
@@ -345,7 +417,7 @@ def _end(worker: _CheckProcess) -> None:
     with contextlib.suppress(OSError):
         worker.channel.send(None)
     worker.channel.close()
-    if worker.index is not None and time.monotonic() >= worker.deadline:
+    if worker.task is not None and time.monotonic() >= worker.deadline:
         worker.process.kill()
     worker.process.join(_STOP_TIMEOUT)
     if worker.process.is_alive():
@@ -354,24 +426,23 @@ def _end(worker: _CheckProcess) -> None:
     worker.process.close()
 
 
-def _mismatches(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield one finding per case whose sound volumes have different grids."""
-    for case, group in groupby(findings, key=lambda finding: finding.case):
-        volumes: Mapping[str, Any] = {
-            f.key: SimpleNamespace(
-                name=f.name,
-                names_axes=f.names_axes,
-                grid=Grid(f.shape[1:], np.reshape(f.affine, (4, 4))),
-            )
-            for f in group
-            if f.shape is not None and f.affine is not None
-        }
-        if not volumes:
-            continue
-        try:
-            TransformChain(volumes).first_plan  # noqa: B018  asking is what checks
-        except VoxpipeError as error:
-            yield Finding(case, "+".join(volumes), case).with_error(error)
+def _mismatches(case: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield a finding for a case whose sound volumes have different grids."""
+    volumes: Mapping[str, Any] = {
+        f.key: SimpleNamespace(
+            name=f.name,
+            names_axes=f.names_axes,
+            grid=Grid(f.shape[1:], np.reshape(f.affine, (4, 4))),
+        )
+        for f in findings
+        if f.shape is not None and f.affine is not None
+    }
+    if not volumes:
+        return
+    try:
+        TransformChain(volumes).first_plan  # noqa: B018  asking is what checks
+    except VoxpipeError as error:
+        yield Finding(case, "+".join(volumes), case).with_error(error)
 
 
 _DIGITS = re.compile(r"\d+")
@@ -379,25 +450,31 @@ _DIGITS = re.compile(r"\d+")
 
 def index(
     cases: Any,
-    destination: str | os.PathLike[str] = "manifest.json",
+    destination: str | os.PathLike[str] | None = None,
     *,
     labels: Collection[str] = LABELS,
     statistics: bool = True,
     progress: Callable[[int, int], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    only_bad: bool = False,
     **reader_kwargs: Any,
 ) -> CheckReport:
     """Write a manifest of every case, and report those that are left out since a volume is bad.
+
+    Threads read the volumes. An interrupted run leaves ``MANIFEST.partial``, and the next one reads
+    the remaining volumes only.
 
     Parameters
     ----------
     cases
         As of :func:`check`.
     destination
-        Path or URL of the manifest. An existing one is used: unchanged volumes are not read again.
+        Path or URL of the manifest: Parquet if it ends in ``.parquet``, else JSON. By default
+        ``manifest.json``, or ``manifest.parquet`` for more than 50,000 volumes if pyarrow is
+        installed. An existing one is used: unchanged volumes are not read again.
     statistics
         Whether to read every voxel. It gives mean, range, percentiles and classes.
-    labels, progress, storage_options, **reader_kwargs
+    labels, progress, storage_options, only_bad, **reader_kwargs
         As of :func:`check`. None of them is written.
 
     Returns
@@ -420,38 +497,73 @@ def index(
     >>> pipe = from_manifest("scans/manifest.json").open_volume()  # doctest: +SKIP
     """
     volumes, missing = _volumes_and_gaps(cases, storage_options, labels, reader_kwargs)
-    keys = _keys_of_labels(cases, volumes, labels)
-    if isinstance(cases, (str, os.PathLike)) and not os.fspath(cases).lower().endswith(".json"):
+    count, kinds = _kinds_of(volumes)
+    keys = _keys_of_labels(cases, kinds, labels)
+    if isinstance(cases, (str, os.PathLike)) and not _is_manifest(os.fspath(cases)):
         _refuse_other_keys(os.fspath(cases), volumes)
+    if destination is None:
+        by_columns = count > _MOST_IN_JSON and find_spec("pyarrow") is not None
+        destination = f"manifest.{'parquet' if by_columns else 'json'}"
+    show = progress or (lambda number, total: None)
+    show(0, count)
+    previous = _previous(destination, storage_options)
+    with contextlib.closing(PartialIndex(destination)) as partial:
 
-    def count() -> Iterator[tuple[str, str, Volume]]:
-        show = progress or (lambda number, total: None)
-        show(0, len(volumes))
-        for number, each in enumerate(volumes, 1):
-            yield each
-            show(number, len(volumes))
+        def earlier(*place: str) -> Iterator[Entry]:
+            return chain(partial.entries_of(*place), previous(*place))
 
-    previous = None
-    with contextlib.suppress(VoxpipeError):  # compared only: none of its volumes is opened
-        previous = read_manifest(destination, storage_options, follow="anywhere")
-    manifest, bad = index_cases(count(), previous=previous, statistics=statistics)
-    incomplete = {finding.case for finding in missing}
-    entries = tuple(entry for entry in manifest.entries if entry.case not in incomplete)
-    if entries:
-        write_manifest(Manifest(entries), destination, storage_options)
-    sound = [Finding(e.case, e.key, e.location, shape=e.header.shape) for e in entries]
-    return CheckReport((*sound, *bad, *missing), len(volumes), *keys)
+        bad: list[Finding] = []
+        lines: dict[str, dict[str, int]] = {}  # where the entry of a key begins, by case
+        with contextlib.closing(describe_each(volumes, earlier, statistics)) as every:
+            for number, one in enumerate(every, 1):
+                if isinstance(one, Finding):
+                    bad.append(one)
+                else:
+                    lines.setdefault(one.case, {})[one.key] = partial.add(one)
+                show(number, count)
+        for finding in (*bad, *missing):
+            lines.pop(finding.case, None)
+        starts = [start for of_case in lines.values() for start in of_case.values()]
+        if starts:
+            write_entries(map(partial.entry_at, starts), destination, storage_options)
+        entries = map(partial.entry_at, () if only_bad else starts)
+        sound = [Finding(e.case, e.key, e.location, shape=e.header.shape) for e in entries]
+        partial.remove()
+    findings, place = (*sound, *bad, *missing), public_name(os.fspath(destination))
+    size = len(lines), len(starts)
+    return CheckReport(findings, count, *keys, size=size, manifest=place)
 
 
-def _refuse_other_keys(place: str, volumes: Sequence[tuple[str, str, Volume]]) -> None:
+def _previous(
+    destination: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> Callable[[str, str, str], Iterator[Entry]]:
+    """Return a search for the entries of an earlier manifest by case, key and location."""
+    entries: Sequence[Entry] = ()
+    try:  # compared only: none of its volumes is opened
+        entries = read_manifest(destination, storage_options, follow="anywhere").entries
+    except MissingDependency:
+        raise
+    except VoxpipeError:  # there is none
+        pass
+    positions = {hash((e.case, e.key, e.location)): n for n, e in enumerate(entries)}
+    return lambda *place: entries_of(place, positions, entries.__getitem__)
+
+
+def _refuse_other_keys(place: str, volumes: Iterable[tuple[str, str, Volume]]) -> None:
     """Raise where no two of several cases below a place share a key: no chain could use them."""
     of_case: dict[str, str] = {}
-    for case, key, _ in volumes:
+    keys: set[str] = set()
+    name = ""
+    for case, key, volume in volumes:
+        if key in keys:
+            return
+        keys.add(key)
         of_case.setdefault(case, key)
-    if len(of_case) < 2 or len({key for _, key, _ in volumes}) < len(volumes):
+        name = name or volume.name
+    if len(of_case) < 2:
         return
     examples = ", ".join(f"{case} has {key}" for case, key in list(of_case.items())[:2])
-    name, below = volumes[0][2].name, public_name(absolute_place(place)).rstrip("/")
+    below = public_name(absolute_place(place)).rstrip("/")
     start = len(below) if name.startswith(below) else 0
     pattern = f"{name[:start]}{_DIGITS.sub('*', name[start:])}"
     msg = f"no two cases share a key: {examples}."

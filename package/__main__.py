@@ -173,8 +173,10 @@ def _add_check(commands: Any) -> None:
         "read, images and labels that do not fit each other, labels of no whole type. The exit "
         "status is 1 if there is one.",
     )
-    place = "a manifest (.json), a table of cases (.csv, .tsv, .jsonl), a folder or URL, one volume"
-    _add_patterns(command, "data", f"{place}, or a glob (in quotes) of volumes or folders")
+    place = "a manifest (.json, .parquet), a table of cases (.csv, .tsv, .jsonl), a folder or URL"
+    _add_patterns(
+        command, "data", f"{place}, one volume, or a glob (in quotes) of volumes or folders"
+    )
     whole, number = _positive(int), _positive(float)
     what = "processes (default: %(default)s)"
     command.add_argument("--workers", type=whole, default=2, metavar="N", help=what)
@@ -188,13 +190,15 @@ def _add_check(commands: Any) -> None:
 
 def _run_check(options: argparse.Namespace) -> int:
     from .dataloader2 import check
+    from .volumes import is_by_columns
 
     option = "--reader" if options.reader else "--labels" if options.labels else ""
-    if option and options.data.lower().endswith(".json"):
+    if option and (options.data.lower().endswith(".json") or is_by_columns(options.data)):
         what = f"{options.data} is a manifest, which says how its volumes are read."
         raise SampleError(what, do=f"Leave {option} out, or give the folder.")
     timeout = options.timeout or (600.0 if options.voxels else 60.0)
     own = {"num_workers": options.workers, "voxels": options.voxels, "timeout": timeout}
+    own["only_bad"] = True
     report = _report("check", check, options, options.data, **own)
     print(str(report).replace("voxels=True", "--voxels"))
     _remark_likely_labels(report)
@@ -204,10 +208,10 @@ def _run_check(options: argparse.Namespace) -> int:
 
 
 def _report(
-    name: str, run: Any, options: argparse.Namespace, data: str, *places: str, **own: Any
+    name: str, run: Any, options: argparse.Namespace, data: str, *places: str | None, **own: Any
 ) -> Any:
     """Run a function over volumes with the common options of two commands, and show a bar."""
-    store = _options_of(options, data, *options.patterns, *places)
+    store = _options_of(options, data, *options.patterns, *filter(None, places))
     cases = _cases_of(data, options.patterns, store, options.optional)
     own |= {} if options.labels is None else {"labels": options.labels}
     with progress(name, "volume") as show, warnings.catch_warnings():
@@ -236,12 +240,14 @@ def _add_index(commands: Any) -> None:
         help="write a manifest of a data set: headers, statistics, versions",
         description="Write a manifest: shape, affine, type, layout, statistics (mean, range, "
         "percentiles, class counts) and version of every volume. vp.from_manifest() then plans "
-        "without opening a file. Given again, only volumes that changed are read.",
+        "without opening a file. Given again, only volumes that changed are read, and after an "
+        "interruption only those that were not.",
     )
     place = "a folder of cases, one volume, or a glob (in quotes) of volumes or folders"
     _add_patterns(command, "url", place)
-    what = "path or URL (default: %(default)s)"
-    command.add_argument("-o", "--output", default="manifest.json", metavar="FILE", help=what)
+    what = "path or URL, .parquet or .json (default: manifest.json; manifest.parquet for more than "
+    what += "50,000 volumes, if pyarrow is installed)"
+    command.add_argument("-o", "--output", metavar="FILE", help=what)
     what = "read headers only; normalize() will compute what it needs"
     command.add_argument("--no-statistics", dest="statistics", action="store_false", help=what)
     _add_shared(command)
@@ -252,14 +258,14 @@ def _run_index(options: argparse.Namespace) -> int:
     from .dataloader2 import index
 
     places = options.url, options.output
-    report = _report("index", index, options, *places, statistics=options.statistics)
+    own = {"statistics": options.statistics, "only_bad": True}
+    report = _report("index", index, options, *places, **own)
     for finding in report.bad:
         _remark(finding)
     _remark_likely_labels(report)
-    sound = [finding for finding in report.findings if not finding.is_bad]
-    if sound:
-        cases = count_text(len({finding.case for finding in sound}), "case")
-        print(f"{options.output}: {cases}, {count_text(len(sound), 'volume')}")
+    cases, volumes = report.size
+    if cases:
+        print(f"{report.manifest}: {count_text(cases, 'case')}, {count_text(volumes, 'volume')}")
     if report.bad:
         bad, why = len({finding.case for finding in report.bad}), "with bad or missing volumes"
         _remark(count_text(bad, f"case {why} was left out", f"cases {why} were left out"))
@@ -362,8 +368,8 @@ def _add_bench(commands: Any) -> None:
         description="Measure what a patch takes, part by part, on a few patches of a data set or "
         "of a chain of yours, and forecast from that how many patches per second workers give.",
     )
-    place = "a folder or URL, a manifest (.json), or a chain of yours: module:NAME or file.py:NAME "
-    place += "of a pipe, a DataLoader2, or a function that returns one"
+    place = "a folder or URL, a manifest (.json, .parquet), or a chain of yours: module:NAME or "
+    place += "file.py:NAME of a pipe, a DataLoader2, or a function that returns one"
     _add_patterns(command, "data", place)
     whole, number = _positive(int), _positive(float)
     numbers = {
@@ -514,7 +520,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _remark("\n  ".join([f"{type(error).__name__}: {error}".partition("\n")[0], *where]))
         return 1
     except KeyboardInterrupt:
-        go_on = "; give it again to go on" if options.command == "convert" else ""
+        go_on = "; give it again to go on" if options.command in ("convert", "index") else ""
         _remark(f"stopped{go_on}.")
         return _SIGINT_EXIT
 

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from .exported_names import *  # noqa: F403
 _add_formats(_list_names(_formats.__name__, _formats.__path__, "FORMATS"))
 _HOMES = {
-    "catalog.catalog": "Finding catalog_volume describe_volume index_cases serve",
+    "catalog.catalog": "CatalogVolumes Finding PartialIndex catalog_volume describe_each "
+    "describe_volume entries_of index_cases serve",
     "catalog.find": "cases_without_label find_by_folder find_volumes is_glob is_volume "
     "matches_volumes",
-    "catalog.manifest": "Entry Manifest read_manifest write_manifest",
+    "catalog.manifest": "Entry Manifest is_by_columns read_manifest write_entries write_manifest",
     "catalog.whole_pass": "Statistics volume_histogram volume_statistics",
     "chunks.ranged_chunks": "Decoder custom_decoders register_decoder unregister_decoder",
     "conversion.convert": "convert",

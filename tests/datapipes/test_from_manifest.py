@@ -13,17 +13,29 @@ from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import BadManifest, StaleEntry
 from voxpipe.dataloader2 import volumes_of
 from voxpipe.volumes import close_volumes, index_cases, write_manifest
+from voxpipe.volumes.catalog import catalog
+from voxpipe.volumes.catalog import manifest as manifests
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(params=["json", "parquet"])
+def folder(request, tmp_path):
+    if request.param == "parquet":
+        pytest.importorskip("pyarrow")
     write_scans(tmp_path)
-    manifest, bad = index_cases(volumes_of(listed(tmp_path)))
-    assert bad == ()
-    write_manifest(manifest, tmp_path / "m.json")
+    write_index(tmp_path, f"m.{request.param}")
     close_volumes()
     yield tmp_path
     close_volumes()
+
+
+def write_index(folder, name):
+    manifest, bad = index_cases(volumes_of(listed(folder)))
+    assert bad == ()
+    write_manifest(manifest, folder / name)
+
+
+def place(folder):
+    return next(folder.glob("m.*"))
 
 
 def listed(folder):
@@ -45,7 +57,7 @@ def batches(cases, service=None):
 
 def test_planning_an_epoch_opens_no_file(folder, monkeypatch):
     """Every plan of every patch is worked out from the manifest alone."""
-    pipe = patches(vp.from_manifest(folder / "m.json"))
+    pipe = patches(vp.from_manifest(place(folder)))
 
     def refuse(path, *args, **kwargs):
         pytest.fail(f"{path} was opened")
@@ -66,14 +78,14 @@ def test_batches_are_those_of_a_listing(folder):
     expected = batches(listed(folder))
     service = vp.MultiProcessingReadingService(num_workers=2)
 
-    for found in (batches(vp.from_manifest(folder / "m.json"), s) for s in (None, service)):
+    for found in (batches(vp.from_manifest(place(folder)), s) for s in (None, service)):
         for pair, pair_2 in zip(expected, found, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(pair, pair_2, strict=True))
 
 
 def test_kinds_come_from_the_manifest(folder):
     """A label stays one whatever its key is called later."""
-    sample = next(iter(vp.from_manifest(folder / "m.json").open_volume()))
+    sample = next(iter(vp.from_manifest(place(folder)).open_volume()))
 
     assert (sample["image"].kind, sample["seg"].kind, sample.case) == ("intensity", "label", "p0")
 
@@ -83,26 +95,48 @@ def test_a_stale_volume_ends_the_epoch_with_its_name(folder):
     os.utime(folder / "p1" / "seg.nii", ns=(1, 1))
     service = vp.MultiProcessingReadingService(num_workers=1)
 
-    with pytest.raises(StaleEntry, match=r"'seg' of case p1 in .*m\.json is stale"):
-        batches(vp.from_manifest(folder / "m.json"), service)
+    with pytest.raises(StaleEntry, match=r"'seg' of case p1 in .*m\.(json|parquet) is stale"):
+        batches(vp.from_manifest(place(folder)), service)
 
 
 def test_another_version_is_another_data_set(folder):
     """A saved state is not continued with other voxels."""
-    first = vp.from_manifest(folder / "m.json").data_hash()
+    first = vp.from_manifest(place(folder)).data_hash()
     os.utime(folder / "p1" / "seg.nii", ns=(1, 1))
-    write_manifest(index_cases(volumes_of(listed(folder)))[0], folder / "m.json")
+    write_index(folder, place(folder).name)
 
-    assert vp.from_manifest(folder / "m.json").data_hash() != first
+    assert vp.from_manifest(place(folder)).data_hash() != first
 
 
 def test_the_chain_says_where_it_begins(folder):
     """In explain(), and in the error for a file that is no manifest."""
-    pipe = vp.from_manifest(folder / "m.json")
+    pipe = vp.from_manifest(place(folder))
     (folder / "x.json").write_text("{}")
 
     assert isinstance(pipe, IterDataPipe)
-    assert pipe.describe().endswith("m.json', 3 cases)")
+    assert pipe.describe().endswith(f"{place(folder).name}', 3 cases)")
     with pytest.raises(BadManifest, match="no voxpipe manifest") as caught:
         vp.from_manifest(folder / "x.json")
     assert "test_from_manifest.py" in str(caught.value)
+
+
+def test_cases_by_number(folder):
+    """In the order of a pass; the mapping is the caller's."""
+    pipe = vp.from_manifest(place(folder))
+
+    assert [pipe.case(n)[0] for n in range(len(pipe))] == [s.case for s in pipe]
+    name, volumes = pipe.case(1)
+    assert (name, volumes.pop("seg").kind) == ("p1", "label")
+    assert list(pipe.case(1)[1]) == ["image", "seg"]
+
+
+def test_no_volume_is_made_before_it_is_asked_for(folder, monkeypatch):
+    """Neither where the chain is made, nor for its length, hash and description."""
+    monkeypatch.setattr(manifests.ColumnEntries, "__getitem__", lambda *_: pytest.fail("an entry"))
+    monkeypatch.setattr(catalog, "catalog_volume", lambda *_: pytest.fail("a volume"))
+    pipe = vp.from_manifest(place(folder))
+
+    assert len(pipe) == 3
+    assert len(pipe.data_hash()) == 16
+    assert len([*pipe.data_texts()]) == 6
+    assert "3 cases" in pipe.describe()

@@ -38,7 +38,7 @@ def test_errors_are_sentences(tmp_path, capsys):
     assert do == "  Write one: voxpipe index URL."
 
 
-@pytest.mark.parametrize("command", ["index", "convert"])
+@pytest.mark.parametrize("command", ["check", "index", "convert"])
 def test_an_interrupted_command_says_so_in_one_line(command, monkeypatch, capsys):
     """The status is the one that shells give to SIGINT."""
 
@@ -52,4 +52,4 @@ def test_an_interrupted_command_says_so_in_one_line(command, monkeypatch, capsys
     assert main([]) == 130
     told = capsys.readouterr().err
     assert told.startswith("voxpipe: stopped")
-    assert ("give it again" in told) == (command == "convert")
+    assert ("give it again" in told) == (command != "check")

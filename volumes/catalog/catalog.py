@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import Future
+import contextlib
+import errno
+import json
+import os
+import stat
+import tempfile
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from ...core.errors import StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
+from ...core.errors import BadManifest, StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
+from ...core.lru_cache import LRUCache
 from ...core.redact import public_text, used_name
+from ...core.sample import parse_json
 from ...core.validate import count_text
 from ...storage.content import content_key, documents_token
+from ...storage.disk_cache import NO_LINK, cache_directory
+from ...storage.location import absolute_place, is_url
 from ...storage.read_ahead import SmallObjectCache
 from ..backend import Backend
 from ..chunks.ranged_chunks import register_decoder
@@ -24,7 +35,15 @@ from ..session import close_volumes, opening_session
 from ..source import LocatedSource, Options
 from ..volume import Volume
 from ..voxels import Voxels, label_numbers
-from .manifest import Entry, Manifest, Stamp, begin_stamp, stamp_at
+from .manifest import (
+    Entry,
+    Manifest,
+    Stamp,
+    begin_stamp,
+    entry_of_json,
+    json_of_entry,
+    stamp_at,
+)
 from .whole_pass import slabs_of, volume_statistics
 
 _NOT_WHOLE = "no whole numbers"
@@ -197,18 +216,158 @@ def index_cases(
     Entries of an earlier manifest are kept without reading where the volume is unchanged.
     """
     before = {(e.case, e.key, e.location): e for e in previous.entries} if previous else {}
-    entries: list[Entry] = []
-    bad: list[Finding] = []
-    for case, key, volume in volumes:
-        try:
-            earlier = before.get((case, key, _place(volume)))
-            if earlier is None or not _still_holds(earlier, volume, statistics):
-                earlier = describe_volume(volume, case, key, statistics=statistics)
-            entries.append(earlier)
-        except Exception as error:  # libraries raise any class for a bad file
-            bad.append(Finding(case, key, volume.name).with_error(error))
+    every = [*describe_each(volumes, lambda *place: filter(None, [before.get(place)]), statistics)]
+    bad = tuple(one for one in every if isinstance(one, Finding))
     left_out = {finding.case for finding in bad}
-    return Manifest(tuple(e for e in entries if e.case not in left_out)), tuple(bad)
+    entries = (one for one in every if isinstance(one, Entry) and one.case not in left_out)
+    return Manifest(tuple(entries)), bad
+
+
+_THREADS = 8
+
+
+def describe_each(
+    volumes: Iterable[tuple[str, str, Volume]],
+    earlier: Callable[[str, str, str], Iterable[Entry]],
+    statistics: bool = True,
+) -> Generator[Entry | Finding, None, None]:
+    """Yield the entry of each volume, in order, or the finding for an unreadable one.
+
+    ``earlier`` returns entries of a case, key and location; a volume that is unchanged since one
+    of them is not read. Threads describe volumes, and hold a few of them at a time.
+    """
+
+    def describe(task: tuple[str, str, Volume]) -> Entry | Finding:
+        case, key, volume = task
+        try:
+            for entry in earlier(case, key, _place(volume)):
+                if _still_holds(entry, volume, statistics):
+                    return entry
+            return describe_volume(volume, case, key, statistics=statistics)
+        except Exception as error:  # libraries raise any class for a bad file
+            return Finding(case, key, volume.name).with_error(error)
+
+    running: deque[Future[Entry | Finding]] = deque()
+    # Statistics need a core each; headers wait for the store.
+    threads = min(_THREADS, os.cpu_count() or 1) if statistics else _THREADS
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for task in volumes:
+                running.append(pool.submit(copy_context().run, describe, task))
+                if len(running) >= 2 * threads:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        finally:
+            for future in running:
+                future.cancel()
+
+
+class PartialIndex:
+    """The entries of an unfinished index in a file next to the manifest, one line each.
+
+    The next run finds them there; :meth:`remove` ends the work. Lines are only appended, so that a
+    killed run leaves whole lines and at most a part of one. The index of a remote manifest is in
+    the cache directory.
+    """
+
+    def __init__(self, destination: str | os.PathLike[str]) -> None:
+        place = os.fspath(destination)
+        if is_url(place):
+            folder = cache_directory() / "index"
+            folder.mkdir(parents=True, exist_ok=True)
+            self.path = str(folder / f"{content_key(used_name(place), ())}.partial")
+        else:
+            self.path = f"{absolute_place(place)}.partial"
+        self._lines: dict[int, int] = {}  # where a line begins, by hash of case, key and location
+        try:
+            self._file, self._is_own = _open_alone(self.path)
+        except OSError as error:
+            what = f"{self.path} cannot be written: {error.strerror}."
+            raise BadManifest(what, do="Give another place.") from error
+        self._stop = self._read_lines()
+        self._file.truncate(self._stop)
+
+    def _read_lines(self) -> int:
+        """Note the whole lines of an earlier run, and return where they end."""
+        stop = 0
+        for line in self._file:
+            try:
+                case, key, volume = parse_json(line if line.endswith(b"\n") else b"")
+                self._lines[hash((case, key, volume["location"]))] = stop
+            except (ValueError, KeyError, TypeError):
+                break
+            stop += len(line)
+        return stop
+
+    def add(self, entry: Entry) -> int:
+        """Append an entry unless it is there; return where its line begins."""
+        place = hash((entry.case, entry.key, entry.location))
+        if place in self._lines and self.entry_at(self._lines[place]) == entry:
+            return self._lines[place]
+        line = json.dumps([entry.case, entry.key, json_of_entry(entry, "")]).encode() + b"\n"
+        self._file.seek(self._stop)
+        self._file.write(line)
+        self._file.flush()
+        self._lines[place], self._stop = self._stop, self._stop + len(line)
+        return self._lines[place]
+
+    def entry_at(self, start: int) -> Entry:
+        """Return the entry of the line that begins at a position."""
+        line = b""
+        while piece := os.pread(self._file.fileno(), 64 * 1024, start + len(line)):
+            line += piece
+            if b"\n" in piece:
+                break
+        line = line[: line.find(b"\n") + 1]
+        case, key, volume = parse_json(line)
+        return entry_of_json(case, key, volume, "")
+
+    def entries_of(self, *place: str) -> Iterator[Entry]:
+        """Yield the entry of a case, key and location, if the file has it."""
+        return entries_of(place, self._lines, self.entry_at)
+
+    def remove(self) -> None:
+        """Remove the file: its entries are in the manifest."""
+        if self._is_own:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+
+    def close(self) -> None:
+        """Close the file, which stays for the next run unless it was removed."""
+        self._file.close()
+
+
+def entries_of(
+    place: tuple[str, ...], positions: Mapping[int, int], entry_at: Callable[[int], Entry]
+) -> Iterator[Entry]:
+    """Yield the entry at the position of a hash, if it is of this case, key and location."""
+    position = positions.get(hash(place))
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        if position is not None:
+            entry = entry_at(position)
+            if (entry.case, entry.key, entry.location) == place:
+                yield entry
+
+
+def _open_alone(path: str) -> tuple[IO[bytes], bool]:
+    """Open a file to append to, and return whether it is this one and not a temporary one.
+
+    The file of a second process at the same time is temporary.
+    """
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | NO_LINK, 0o666)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return tempfile.TemporaryFile(), False
+        raise
+    return open(descriptor, "r+b"), True
 
 
 def _place(volume: Volume) -> str:
@@ -236,6 +395,38 @@ def catalog_volume(
     """Return the volume of an entry; no file is opened before voxels are read."""
     options = Options(None, None, dict(storage_options or {}), dict(entry.options), follow=follow)
     return Volume.of_source(CataloguedSource(entry, manifest, options), entry.kind)
+
+
+# Cases of which a process keeps the volumes, of a few kilobytes each.
+_MOST_CASES = 256
+
+
+class CatalogVolumes:
+    """The volumes of a manifest by the number of their case, made when they are asked for."""
+
+    def __init__(
+        self, manifest: Manifest, storage_options: Mapping[str, Any], follow: str = "same_folder"
+    ) -> None:
+        self.manifest = manifest
+        self._how = storage_options, follow
+        self._cases: LRUCache[tuple[str, dict[str, Volume]]] = LRUCache(_MOST_CASES)
+
+    def __len__(self) -> int:
+        return self.manifest.case_count
+
+    def case(self, number: int) -> tuple[str, dict[str, Volume]]:
+        """Return name and volumes of a case."""
+
+        def make() -> tuple[str, dict[str, Volume]]:
+            name, entries = self.manifest.case(number)
+            manifest = self.manifest.name
+            return name, {e.key: catalog_volume(e, manifest, *self._how) for e in entries}
+
+        name, volumes = self._cases.get_or(number, make)
+        return name, {**volumes}
+
+    def __reduce__(self) -> Any:
+        return CatalogVolumes, (self.manifest, *self._how)
 
 
 class CataloguedSource:

@@ -1,8 +1,8 @@
-"""Manifests: headers, versions and statistics of all volumes of a data set, in one JSON file.
+"""Manifests: headers, versions and statistics of all volumes of a data set, in one file.
 
-See ``docs/decisions/0013-manifests-are-plain-json.md``. A manifest holds numbers and names only;
-reading it runs no code. Locations below its folder are relative, so both can be moved together.
-Credentials are never written.
+See ``docs/decisions/0013-manifests-are-plain-json.md``. A manifest is JSON, or Parquet for many
+volumes (``columns.py``). It holds numbers and names only; reading it runs no code. Locations below
+its folder are relative, so both can be moved together. Credentials are never written.
 
 The stamp of a volume, its version, is cheap to read. It has the size and modification time of a
 file, the ETag of an object, or the sizes and times of the files of a zarr folder. With very many
@@ -13,18 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import unquote
 
 from ...core.errors import BadManifest, VolumeNotFound
+from ...core.lru_cache import cached_property
 from ...core.redact import server_of, used_name
 from ...core.sample import parse_json
 from ...core.suggest import path_hint
@@ -50,10 +54,9 @@ from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Access, Header
 from ..source import LocatedSource
+from .columns import FORMAT, VERSION, Columns, check_format, write_columns
 from .whole_pass import Statistics
 
-FORMAT = "voxpipe manifest"
-VERSION = 1
 MOST_MANIFEST_BYTES = 512 * 1024**2
 """A hundred thousand volumes with their statistics and documents, of 5 kB each."""
 _OF_HEADER = (
@@ -116,7 +119,7 @@ class Entry:
 class Manifest:
     """Entries of the volumes of a data set."""
 
-    entries: tuple[Entry, ...]  # grouped by case
+    entries: Sequence[Entry]  # grouped by case
     name: str = "manifest"  # its location, for messages
 
     def cases(self) -> dict[str, list[Entry]]:
@@ -125,6 +128,96 @@ class Manifest:
         for entry in self.entries:
             by_case.setdefault(entry.case, []).append(entry)
         return by_case
+
+    @cached_property
+    def _by_number(self) -> list[tuple[str, list[Entry]]]:
+        return [*self.cases().items()]
+
+    @property
+    def case_count(self) -> int:
+        """Number of cases."""
+        return len(self._by_number)
+
+    def case(self, number: int) -> tuple[str, list[Entry]]:
+        """Return name and entries of one case."""
+        return self._by_number[number]
+
+    def texts(self) -> Iterator[str]:
+        """Yield a text for each entry with its location, kind, header and version."""
+        for e in self.entries:
+            yield f"{e.case} {e.key}={e.location} {e.kind} {e.header} {e.stamp}"
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits over the locations, kinds, headers and versions of all entries."""
+        digest = hashlib.blake2b(digest_size=8)
+        for text in self.texts():
+            digest.update(f"{text}\0".encode())
+        return digest.hexdigest()
+
+
+class ColumnEntries(Sequence[Entry]):
+    """Entries that are made of columns when they are asked for; each is checked as it is made."""
+
+    def __init__(self, columns: Columns, name: str, folder: str, follow: str) -> None:
+        self.columns, self._name, self.folder, self._follow = columns, name, folder, follow
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[n] for n in range(len(self))[number]]
+        case, key, volume = self.columns[number]
+        with _naming(f"{key!r} of case {case} (row {number})", self._name):
+            entry = entry_of_json(case, key, volume, self.folder)
+        if self._follow != "anywhere":
+            _refuse_elsewhere([entry], self.columns.made_of, self._name, self.folder)
+        return entry
+
+
+@dataclass(frozen=True)
+class ColumnManifest(Manifest):
+    """A manifest by columns; opening it makes no entry, and a copy in another process reads it."""
+
+    entries: ColumnEntries
+    read_again: Callable[[], Manifest] | None = None
+
+    @property
+    def case_count(self) -> int:  # noqa: D102
+        return len(self.entries.columns.first_rows)
+
+    def case(self, number: int) -> tuple[str, list[Entry]]:  # noqa: D102
+        number = range(self.case_count)[number]
+        first, *later = self.entries.columns.first_rows[number : number + 2].tolist()
+        entries = self.entries[first : later[0] if later else None]
+        if len({entry.key for entry in entries}) < len(entries):
+            what = f"case {entries[0].case} of {self.name} has two volumes of one key."
+            raise BadManifest(what, do="Write the manifest again: voxpipe index URL.")
+        return entries[0].case, entries
+
+    def texts(self) -> Iterator[str]:  # noqa: D102
+        return self.entries.columns.texts()
+
+    @cached_property
+    def digest(self) -> str:  # noqa: D102
+        own = self.entries.folder, self.entries.columns.digest
+        return hashlib.blake2b(repr(own).encode(), digest_size=8).hexdigest()
+
+    def __reduce__(self) -> Any:
+        return _read_again, (self.read_again, self.digest, self.name)
+
+    def __deepcopy__(self, memo: Any) -> ColumnManifest:
+        return self
+
+
+def _read_again(read: Callable[[], Manifest], digest: str, name: str) -> Manifest:
+    """Return the manifest of another process, which has to be the same."""
+    manifest = read()
+    if manifest.digest != digest:
+        what = f"{name} was written again after it was opened, before a worker opened it."
+        raise BadManifest(what, do="Make the pipe again with from_manifest().")
+    return manifest
 
 
 def read_manifest(
@@ -141,8 +234,31 @@ def read_manifest(
     place = os.fspath(location)
     name = public_name(place)
     options, do = storage_options or {}, "Write one: voxpipe index URL."
+    if is_by_columns(place):
+        columns = _columns_at(place, name, options, do)
+        again = partial(read_manifest, absolute_place(place), storage_options, follow)
+        return ColumnManifest(ColumnEntries(columns, name, folder_of(place), follow), name, again)
     content = document_at(place, options, "manifest ", do)
     return parse_manifest(content, name, folder_of(place), follow)
+
+
+def is_by_columns(place: str | os.PathLike[str]) -> bool:
+    """Return whether a manifest at this path or URL is a Parquet file."""
+    return public_name(os.fspath(place)).lower().endswith(".parquet")
+
+
+def _columns_at(place: str, name: str, options: Mapping[str, Any], do: str) -> Columns:
+    if is_url(place):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(document_at(place, options, "manifest ", do))
+            file.flush()
+            return Columns(file.name, name)  # which keeps the file open
+    path = local_path(place)
+    try:
+        os.close(open_regular(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise VolumeNotFound(f"there is no manifest {name}.", do=do) from None
+    return Columns(path, name)
 
 
 def write_manifest(
@@ -150,27 +266,55 @@ def write_manifest(
     location: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a manifest to a path or URL, whole or not at all."""
+    """Write a manifest to a path or URL, whole or not at all; as Parquet if it ends so."""
+    entries = (e for n in range(manifest.case_count) for e in manifest.case(n)[1])
+    write_entries(entries, location, storage_options)
+
+
+def write_entries(
+    entries: Iterable[Entry],
+    location: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the manifest of entries, grouped by case; for Parquet they are not held in memory."""
     place = os.fspath(location)
-    content = manifest_text(manifest, folder_of(place)).encode()
+    folder = folder_of(place)
+    if not is_by_columns(place):
+        content = manifest_text(Manifest(tuple(entries)), folder).encode()
+        _write([content], place, storage_options or {})
+        return
+    elsewhere: set[str] = set()
+
+    def rows() -> Iterator[tuple[str, str, dict[str, Any]]]:
+        for entry in entries:
+            if not _below(entry.location, folder):
+                elsewhere.add(_origin(entry.location))
+            yield entry.case, entry.key, json_of_entry(entry, folder)
+
+    with tempfile.TemporaryFile() as file:
+        write_columns(file, rows(), lambda: sorted(elsewhere))
+        file.seek(0)
+        _write(iter(partial(file.read, 1024**2), b""), place, storage_options or {})
+
+
+def _write(pieces: Iterable[bytes], place: str, options: Mapping[str, Any]) -> None:
     if not is_url(place):
         path = absolute_place(place)
         try:
-            write_beside(Path(path), [content])
+            write_beside(Path(path), pieces)
         except OSError as error:
             what = f"{path} cannot be written: {error.strerror}."
             raise BadManifest(what, do="Give another place.") from error
         return
-    options = storage_options or {}
     system, path = file_system(place, options)
     with remote_errors(place, options):
-        system.pipe_file(path, content)
+        system.pipe_file(path, b"".join(pieces))
 
 
 def manifest_text(manifest: Manifest, folder: str = "") -> str:
     """Return a manifest as JSON; locations below ``folder`` are written relative to it."""
     cases = [
-        {"case": case, "volumes": {entry.key: _to_json(entry, folder) for entry in entries}}
+        {"case": case, "volumes": {entry.key: json_of_entry(entry, folder) for entry in entries}}
         for case, entries in manifest.cases().items()
     ]
     # One line per case, for searches and line-by-line comparisons.
@@ -184,31 +328,32 @@ def parse_manifest(
     text: str | bytes, name: str = "manifest", folder: str = "", follow: str = "same_folder"
 ) -> Manifest:
     """Return the manifest of a JSON text; relative locations are below ``folder``."""
-    try:
+    document: Any = None
+    with suppress(ValueError):
         document = parse_json(text)
-        is_ours = document["format"] == FORMAT
-    except (ValueError, KeyError, TypeError):
-        is_ours = False
-    if not is_ours:
-        raise BadManifest(f"{name} is no voxpipe manifest.", do="Write one: voxpipe index URL.")
-    version = document.get("version")
-    if version != VERSION:
-        what = f"{name} has version {version!r}, and this voxpipe reads {VERSION}."
-        raise BadManifest(what, do="Write it again (voxpipe index), or install a newer voxpipe.")
+    check_format(document, name)
     entries: list[Entry] = []
-    where = "its list of cases"
-    try:
-        for number, case in enumerate(document["cases"]):
-            where = f"case {number}"
-            for key, volume in case["volumes"].items():
-                where = f"{key!r} of case {case['case']} (row {number})"
-                entries.append(_entry(str(case["case"]), str(key), volume, folder))
-    except _SENSELESS as error:
-        what = f"{where} of {name} makes no sense: {type(error).__name__}: {error}."
-        raise BadManifest(what, do="Write the manifest again: voxpipe index URL.") from error
+    with _naming("its list of cases", name):
+        cases = [*document["cases"]]
+    for number, case in enumerate(cases):
+        with _naming(f"case {number}", name):
+            case_name, volumes = str(case["case"]), [*case["volumes"].items()]
+        for key, volume in volumes:
+            with _naming(f"{key!r} of case {case_name} (row {number})", name):
+                entries.append(entry_of_json(case_name, str(key), volume, folder))
     if follow != "anywhere":
         _refuse_elsewhere(entries, document.get("made_of"), name, folder)
     return Manifest(tuple(entries), name)
+
+
+@contextmanager
+def _naming(where: str, name: str) -> Iterator[None]:
+    """Raise BadManifest, with the place in the manifest, for values that make no sense."""
+    try:
+        yield
+    except _SENSELESS as error:
+        what = f"{where} of {name} makes no sense: {type(error).__name__}: {error}."
+        raise BadManifest(what, do="Write the manifest again: voxpipe index URL.") from error
 
 
 def _refuse_elsewhere(entries: Sequence[Entry], made_of: Any, name: str, folder: str) -> None:
@@ -251,7 +396,8 @@ def folder_of(location: str) -> str:
     return os.path.join(os.path.dirname(absolute_place(location)), "")
 
 
-def _to_json(entry: Entry, folder: str) -> dict[str, Any]:
+def json_of_entry(entry: Entry, folder: str) -> dict[str, Any]:
+    """Return an entry as JSON values; a location below ``folder`` is relative to it."""
     document = entry.header.document()
     below = entry.location[len(folder) :] if folder and entry.location.startswith(folder) else ""
     # A rest that would be read as an absolute location is not shortened.
@@ -288,7 +434,8 @@ def _documents_in(values: Mapping[str, Any]) -> Iterator[tuple[str, bytes | None
             yield str(key), None if value is None else base64.b64decode(value, validate=True)
 
 
-def _entry(case: str, key: str, volume: Mapping[str, Any], folder: str) -> Entry:
+def entry_of_json(case: str, key: str, volume: Mapping[str, Any], folder: str) -> Entry:
+    """Return the entry of :func:`json_of_entry`; refuse values that make no sense."""
     stamp = dict(volume["stamp"])
     header = Header.of_document(
         {**volume, "disk_dtype": str(volume["dtype"]), "stamp": stamp.pop("header")}

@@ -1,0 +1,373 @@
+"""Manifests by columns: the entries of a JSON manifest, made one by one; damage is noticed."""
+
+import copy
+import os
+import pickle
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nifti_files import numbered, write_nifti
+from test_manifest import entries as any_entries
+
+import voxpipe as vp
+from voxpipe.core.errors import BadManifest, MissingDependency, StaleEntry, VolumeNotFound
+from voxpipe.volumes import (
+    Entry,
+    Manifest,
+    Volume,
+    catalog_volume,
+    close_volumes,
+    describe_volume,
+    read_manifest,
+    write_manifest,
+)
+from voxpipe.volumes.catalog import columns, manifest
+from voxpipe.volumes.catalog.columns import write_columns
+from voxpipe.volumes.catalog.manifest import Stamp
+from voxpipe.volumes.header import Header
+
+arrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    close_volumes()
+
+
+def entry(case, key="image", location=None, **more):
+    header = Header((1, 4, 5, 6), tuple(map(float, range(16))), np.dtype("<i2"), stamp=(592, 7))
+    where = location or f"/data/{case}/{key}.nii"
+    return Entry(case, key, where, "intensity", header, Stamp("file", 592, 1, "7"), **more)
+
+
+def written(path, *entries):
+    write_manifest(Manifest(entries), path)
+    return path
+
+
+def in_64_bits(entry):
+    return max(entry.stamp.size, entry.stamp.objects) < 2**63
+
+
+@settings(max_examples=30)
+@given(
+    found=st.lists(any_entries.filter(in_64_bits), max_size=5, unique_by=lambda e: (e.case, e.key))
+)
+def test_entries_are_those_of_json(found, tmp_path_factory):
+    """Every number to the last bit, in the order of the cases."""
+    place = written(tmp_path_factory.mktemp("columns") / "m.parquet", *found)
+    again = read_manifest(place, follow="anywhere")
+
+    by_case = Manifest(tuple(found)).cases()
+    assert repr([*again.entries]) == repr([e for case in by_case.values() for e in case])
+    assert again.case_count == len(by_case)
+    cases = dict(map(again.case, range(again.case_count)))
+    assert repr(cases) == repr(by_case)  # NaN differs from itself
+
+
+@pytest.mark.parametrize("name", ["\ud800", "large"])
+def test_what_fits_no_column_is_refused(tmp_path, name):
+    """A name that is no UTF-8, a size above 64 bits; JSON has both."""
+    one = entry("a", location=f"/data/{name}.nii")
+    one = replace(one, stamp=Stamp("file", 2**63, 1, "7")) if name == "large" else one
+
+    with pytest.raises(BadManifest, match=r"\.json"):
+        written(tmp_path / "m.parquet", one)
+    assert read_manifest(written(tmp_path / "m.json", one)).case(0)[1] == [one]
+    assert os.listdir(tmp_path) == ["m.json"]
+
+
+def test_cases_by_number(tmp_path, monkeypatch):
+    """Also beyond a row group, and of a case in two of them."""
+    monkeypatch.setattr(columns, "ROWS", 3)
+    keys = [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"), ("c", "x")]
+    found = read_manifest(
+        written(tmp_path / "m.parquet", *(entry(*k) for k in keys)), None, "anywhere"
+    )
+
+    assert found.case_count == 3
+    assert [(name, [e.key for e in es]) for name, es in map(found.case, range(3))] == [
+        ("a", ["x", "y"]),
+        ("b", ["x", "y"]),
+        ("c", ["x"]),
+    ]
+    assert found.case(-1)[0] == "c"
+    with pytest.raises(IndexError):
+        found.case(3)
+
+
+def test_folder_and_manifest_move_together(tmp_path):
+    """Locations are relative; a remote manifest is downloaded once."""
+    (tmp_path / "a").mkdir()
+    path = write_nifti(tmp_path / "a" / "ct.nii", numbered((4, 5, 6)))
+    written(tmp_path / "a" / "m.parquet", describe_volume(Volume(path), "p1", "image"))
+    os.rename(tmp_path / "a", tmp_path / "b")
+
+    (found,) = read_manifest(tmp_path / "b" / "m.parquet").entries
+    assert found.statistics is not None
+    np.testing.assert_array_equal(catalog_volume(found).numpy()[0], numbered((4, 5, 6)))
+
+
+def test_of_a_bucket():
+    """Written whole, and read like a local one."""
+    place = "memory://columns/m.parquet"
+    write_manifest(Manifest((entry("a", location="memory://columns/a.nii"),)), place)
+
+    assert [e.location for e in read_manifest(place).entries] == ["memory://columns/a.nii"]
+    with pytest.raises(VolumeNotFound, match="voxpipe index"):
+        read_manifest("memory://columns/none.parquet")
+
+
+@pytest.mark.parametrize("location", ["/etc/../a.nii", "s3://other/a.nii", "../a.nii", " "])
+def test_locations_are_checked_when_an_entry_is_made(tmp_path, location):
+    """Before anything is opened; as in a JSON manifest."""
+    with open(tmp_path / "m.parquet", "wb") as file:
+        volume = manifest.json_of_entry(entry("a"), "") | {"location": location}
+        write_columns(file, [("a", "image", volume)], list)
+
+    with pytest.raises(BadManifest, match="'image' of case a"):
+        read_manifest(tmp_path / "m.parquet").case(0)
+
+
+def test_made_of_names_other_places(tmp_path):
+    """A local manifest of volumes in a bucket; of no other bucket."""
+    place = written(tmp_path / "m.parquet", entry("a", location="s3://bucket/a.nii"))
+
+    assert read_manifest(place).case(0)[1][0].location == "s3://bucket/a.nii"
+
+
+def test_the_digest_names_cases_and_no_statistics(tmp_path):
+    """Location, kind, header and stamp count; so does the folder."""
+    found = describe_volume(
+        Volume(write_nifti(tmp_path / "a.nii", numbered((4, 5, 6)))), "p1", "image"
+    )
+    other = [
+        replace(found, kind="label"),
+        replace(found, stamp=Stamp("file", 592, 1, "8")),
+        replace(found, location=str(tmp_path / "b.nii")),
+        replace(found, header=entry("a").header),
+    ]
+    bare = replace(found, statistics=None)
+
+    def digest(one, suffix):
+        return read_manifest(written(tmp_path / f"m.{suffix}", one)).digest
+
+    for suffix in ("json", "parquet"):
+        first = digest(found, suffix)
+        assert digest(bare, suffix) == first
+        assert len({first, *(digest(one, suffix) for one in other)}) == 5
+
+
+def test_a_copy_in_another_process_reads_it_again(tmp_path):
+    """A pickle has no columns; a manifest that was written again meanwhile is refused."""
+    place = written(tmp_path / "m.parquet", *(entry(f"p{n}") for n in range(500)))
+    found = read_manifest(place, follow="anywhere")
+    data = pickle.dumps(found)
+
+    assert len(data) < 1000
+    assert copy.deepcopy(found) is found
+    assert pickle.loads(data).case(499) == found.case(499)
+    written(place, entry("other"))
+    assert found.case(499)[0] == "p499"  # the open file
+    with pytest.raises(BadManifest, match="written again"):
+        pickle.loads(data)
+
+
+def test_every_damaged_byte_is_noticed_or_harmless(tmp_path):
+    """BadManifest, or the same entries: never another header."""
+    path = write_nifti(tmp_path / "a.nii", numbered((4, 5, 6)))
+    described = describe_volume(Volume(path), "p1", "image")
+    place = written(tmp_path / "m.parquet", described, entry("p2", location=str(path)))
+    sound, expected = place.read_bytes(), [*read_manifest(place).entries]
+    generator, refused = random.Random(0), 0
+    for _ in range(400):
+        broken = bytearray(sound)
+        at = generator.randrange(len(broken))
+        broken[at] ^= 1 << generator.randrange(8)
+        place.write_bytes(broken if generator.random() < 0.9 else sound[:at])
+        try:
+            found = [*read_manifest(place).entries]
+        except BadManifest:
+            refused += 1
+        else:
+            assert found == expected
+    assert refused > 200
+
+
+def write_table(path, table, about, compression):
+    how = {"compression": compression, "store_schema": False}
+    with parquet.ParquetWriter(path, table.schema, **how) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"voxpipe": about})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: {"compression": "zstd"}, "compressed"),
+        (lambda table: {"about": '{"format": "voxpipe manifest", "version": 2}'}, "version 2"),
+        (lambda table: {"about": "[]"}, "no voxpipe manifest"),
+        (lambda table: {"table": table.drop_columns(["slope"])}, "columns"),
+        (lambda table: {"table": table.set_column(10, "slope", table["stamp_size"])}, "slope"),
+        (lambda table: {"table": table.take([0, 2, 1])}, "not together"),
+    ],
+)
+def test_what_others_wrote_is_refused(tmp_path, change, message):
+    """Pages that could grow in memory, other columns, and cases in parts."""
+    place = written(tmp_path / "m.parquet", entry("a", "x"), entry("a", "y"), entry("b"))
+    table = parquet.read_table(place)
+    about = '{"format": "voxpipe manifest", "version": 1, "made_of": [], "more": false}'
+    how = {"table": table, "compression": "none", "about": about, **change(table)}
+    write_table(place, **how)
+
+    with pytest.raises(BadManifest, match=message):
+        read_manifest(place, follow="anywhere")
+
+
+def test_two_volumes_of_one_key(tmp_path):
+    """A case is a mapping."""
+    with open(tmp_path / "m.parquet", "wb") as file:
+        volume = manifest.json_of_entry(entry("a"), "")
+        write_columns(file, [("a", "image", volume)] * 2, lambda: ["local"])
+
+    with pytest.raises(BadManifest, match="two volumes of one key"):
+        read_manifest(tmp_path / "m.parquet").case(0)
+
+
+def test_statistics_that_would_fill_the_memory(tmp_path, monkeypatch):
+    """They are inflated up to a limit."""
+    place = written(tmp_path / "m.parquet", entry("a", documents=(("x", b" " * 10_000),)))
+    monkeypatch.setattr(columns, "MOST_DOCUMENT_BYTES", 1000)
+
+    with pytest.raises(BadManifest, match="row 0"):
+        read_manifest(place, follow="anywhere").case(0)
+
+
+def test_files_that_are_too_large_or_no_files(tmp_path, monkeypatch):
+    """Sizes are compared before anything is read; a pipe is not waited for."""
+    place = written(tmp_path / "m.parquet", entry("a"))
+    os.mkfifo(tmp_path / "pipe.parquet")
+
+    with pytest.raises(vp.errors.VolumeError, match="no regular file"):
+        read_manifest(tmp_path / "pipe.parquet")
+    with pytest.raises(VolumeNotFound, match="voxpipe index"):
+        read_manifest(tmp_path / "none.parquet")
+    monkeypatch.setattr(columns, "MOST_BYTES", 100)
+    with pytest.raises(vp.errors.VolumeError, match="100 at most"):
+        read_manifest(place)
+
+
+def test_without_pyarrow_an_error_names_the_extra(tmp_path, monkeypatch):
+    """It is optional."""
+    place = written(tmp_path / "m.parquet", entry("a"))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    with pytest.raises(MissingDependency, match=r"pip install voxpipe\[parquet\]"):
+        read_manifest(place)
+    with pytest.raises(MissingDependency, match=r"pip install voxpipe\[parquet\]"):
+        written(tmp_path / "n.parquet", entry("a"))
+    assert sorted(os.listdir(tmp_path)) == ["m.parquet"]
+
+
+def test_a_volume_made_twice_is_one(tmp_path, monkeypatch):
+    """The same name, header and token; both compare the version at the first read."""
+    path = write_nifti(tmp_path / "a.nii", numbered((4, 5, 6)))
+    place = written(tmp_path / "m.parquet", describe_volume(Volume(path), "p1", "image"))
+    monkeypatch.setattr("voxpipe.volumes.catalog.catalog._MOST_CASES", 0)
+    pipe = vp.from_manifest(place)
+    first, second = (pipe.case(0)[1]["image"] for _ in range(2))
+    pipe._volumes._cases.clear()
+    third = pipe.case(0)[1]["image"]
+
+    assert first is second
+    assert third is not first
+    assert (third.name, third.header, third._source.token) == (
+        first.name,
+        first.header,
+        first._source.token,
+    )
+    np.testing.assert_array_equal(first.numpy(), third.numpy())
+    close_volumes()
+    os.utime(path, ns=(1, 1))
+    for volume in (first, third):
+        with pytest.raises(StaleEntry):
+            volume.numpy()
+        close_volumes()
+
+
+def many_rows(count):
+    """Yield rows of ``count`` volumes, two a case, as of a data set of CT scans."""
+    generator = random.Random(0)
+    layout = {"value_type": None, "chunks": None, "access": "stream", "file_unit": "mm"}
+    layout |= {"names_axes": True, "dtype": "<i2", "shards": None, "options": {}}
+    for case in range(count // 2):
+        origin = [generator.uniform(-300, 300) for _ in range(3)]
+        affine = [0.7, 0, 0, origin[0], 0, 0.7, 0, origin[1], 0, 0, 1.25, origin[2], 0, 0, 0, 1.0]
+        shape = [1, 512, 512, generator.randint(50, 450)]
+        for key, kind, name in (("image", "intensity", "ct"), ("label", "label", "seg")):
+            size, time = generator.randint(10**6, 10**8), 17 * 10**17 + generator.randint(0, 10**15)
+            stamp = {"how": "file", "size": size, "objects": 1, "version": str(time)}
+            yield (
+                f"patient-{case:07d}",
+                key,
+                {
+                    **layout,
+                    "location": f"site-{case % 20}/patient-{case:07d}/{name}.nii.gz",
+                    "kind": kind,
+                    "shape": shape,
+                    "affine": affine,
+                    "slope": 1.0,
+                    "intercept": 0.0,
+                    "stamp": {**stamp, "header": [size, time]},
+                    "statistics": None,
+                },
+            )
+
+
+_OPEN = """
+import sys
+import voxpipe as vp
+from voxpipe.volumes import Volume
+from voxpipe.volumes.catalog import manifest
+
+made = []
+true = manifest.entry_of_json
+manifest.entry_of_json = lambda *row: made.append(row[0]) or true(*row)
+
+def megabytes(name):
+    with open("/proc/self/status") as file:
+        return int(file.read().split(name + ":")[1].split()[0]) / 1024
+
+vp.from_manifest, Volume
+before = megabytes("VmRSS")
+pipe = vp.from_manifest(sys.argv[1])
+opened = megabytes("VmRSS")
+assert len(pipe) == 500_000 and not made, len(made)
+assert megabytes("VmHWM") - before < 400, (before, opened, megabytes("VmHWM"))
+pipe.data_hash()
+loader = vp.DataLoader2(pipe.open_volume().lazy_patch(8).batch_patches(2), None, seed=0)
+iter(loader)
+assert len(made) < 2000, len(made)
+assert megabytes("VmRSS") - opened < 200, (opened, megabytes("VmRSS"))
+made.clear()
+assert pipe.case(250_000)[0] == "patient-0250000"
+assert made == ["patient-0250000"] * 2, made
+"""
+
+
+@pytest.mark.slow
+def test_a_million_volumes(tmp_path):
+    """Opening makes no entry and takes less than 400 MB; a loader over them less than 200 more."""
+    place = tmp_path / "m.parquet"
+    with open(place, "wb") as file:
+        write_columns(file, many_rows(1_000_000), list)
+
+    subprocess.run([sys.executable, "-c", _OPEN, str(place)], check=True)

@@ -1,0 +1,293 @@
+"""Manifests by columns: a Parquet file of which a million rows open in a second.
+
+Rows are mappings as in a JSON manifest. Their numbers and texts stay in memory by columns; equal
+texts of a row group are kept once. Statistics and documents stay in the file until a row is read.
+
+Files of others are not believed. Pages are uncompressed and have checksums, so that no page takes
+more memory than bytes of the file. The footer is compared with the file first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import islice
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import BadManifest, MissingDependency
+from ...core.locks import ForkSafeLock
+from ...core.lru_cache import LRUCache, cached_property
+from ...core.sample import parse_json
+from ...storage.ranges import MOST_DOCUMENT_BYTES, check_document
+
+FORMAT, VERSION = "voxpipe manifest", 1
+MOST_BYTES = 4 * 1024**3
+"""Several million volumes; their statistics stay on the disk."""
+ROWS = 2048
+"""Rows of a row group. Statistics are read by row groups."""
+_MOST_ROWS = 65_536
+"""Rows of a row group by other programs."""
+_LEAST_ROW_BYTES = 48
+"""Bytes of a row in the columns without a dictionary."""
+_RECENT = 8
+"""Row groups whose statistics stay in memory."""
+_TEXTS = ("case", "key", "kind", "shape", "affine", "layout", "stamp_how", "stamp_header")
+_TYPES = {
+    **dict.fromkeys(_TEXTS, "string"),
+    "affine": "binary",  # 16 doubles, little-endian
+    **dict.fromkeys(("location", "stamp_version"), "string"),
+    **dict.fromkeys(("slope", "intercept"), "float64"),
+    **dict.fromkeys(("stamp_size", "stamp_objects"), "int64"),
+    "more": "binary",  # JSON of statistics and documents, by zlib
+}
+_IN_MEMORY = [name for name in _TYPES if name != "more"]
+_MORE = ("statistics", "documents")
+_OWN = {"location", "kind", "shape", "affine", "slope", "intercept", "stamp", *_MORE}
+_DO = "Write the manifest again: voxpipe index URL."
+
+Row = tuple[str, str, Mapping[str, Any]]
+"""Case, key and volume, as in a JSON manifest."""
+
+
+def check_format(document: Any, name: str) -> None:
+    """Refuse a document that is no manifest, or of another version."""
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise BadManifest(f"{name} is no voxpipe manifest.", do="Write one: voxpipe index URL.")
+    version = document.get("version")
+    if version != VERSION:
+        what = f"{name} has version {version!r}, and this voxpipe reads {VERSION}."
+        raise BadManifest(what, do="Write it again (voxpipe index), or install a newer voxpipe.")
+
+
+def _parquet() -> tuple[Any, Any, Any]:
+    """Return pyarrow, its Parquet module, and the columns of a manifest."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        msg = "a manifest by columns (.parquet) needs pyarrow, which is not installed."
+        raise MissingDependency(msg, do="pip install voxpipe[parquet]") from error
+    fields = [arrow.field(name, getattr(arrow, of)(), False) for name, of in _TYPES.items()]
+    return arrow, parquet, arrow.schema(fields)
+
+
+def write_columns(file: IO[bytes], rows: Iterable[Row], made_of: Callable[[], list[str]]) -> None:
+    """Write rows, grouped by case, as Parquet; ``made_of`` is called after the last row."""
+    arrow, parquet, schema = _parquet()
+    rest, has_more = iter(rows), False
+    how = {"write_statistics": False, "write_page_checksum": True, "store_schema": False}
+    with parquet.ParquetWriter(
+        file, schema, compression="NONE", use_dictionary=[*_TEXTS], **how
+    ) as writer:
+        while group := list(islice(rest, ROWS)):
+            columns = [*zip(*map(_cells, group), strict=True)]
+            has_more |= any(columns[-1])
+            try:
+                arrays = [arrow.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+            except (ValueError, OverflowError) as error:  # a name that is no UTF-8
+                what = f"volumes from case {group[0][0]!r} on do not fit a Parquet file: {error}."
+                raise BadManifest(what, do="Write a manifest with a name in .json.") from error
+            writer.write_table(arrow.table(arrays, schema=schema))
+        about = {"format": FORMAT, "version": VERSION, "made_of": made_of(), "more": has_more}
+        writer.add_key_value_metadata({"voxpipe": json.dumps(about)})
+
+
+def _cells(row: Row) -> tuple[Any, ...]:
+    """Return the values of a row in the order of the columns."""
+    case, key, volume = row
+    stamp = volume["stamp"]
+    more = {name: volume[name] for name in _MORE if volume.get(name)}
+    layout = {name: value for name, value in volume.items() if name not in _OWN}
+    cells = {
+        **{name: volume[name] for name in ("location", "kind", "slope", "intercept")},
+        **{f"stamp_{name}": value for name, value in stamp.items()},
+        "case": case,
+        "key": key,
+        "shape": json.dumps(volume["shape"]),
+        "affine": np.array(volume["affine"], "<f8").tobytes(),
+        "layout": json.dumps(layout, sort_keys=True, allow_nan=False),
+        "more": zlib.compress(json.dumps(more, allow_nan=False).encode()) if more else b"",
+    }
+    usual = stamp["header"] == _header_stamp("", stamp["size"], stamp["version"])
+    cells["stamp_header"] = "" if usual else json.dumps(stamp["header"])
+    return tuple(cells[name] for name in _TYPES)
+
+
+def _header_stamp(text: str, size: int, version: str) -> Any:
+    """Return the stamp in a header; that of a single file follows from size and version."""
+    if text:
+        return parse_json(text)
+    return [size, int(version)] if version.isascii() and version.isdigit() else [size]
+
+
+# Layouts of a data set are few.
+_layout_of = lru_cache(maxsize=256)(parse_json)
+
+
+class Columns(Sequence[Row]):
+    """Rows of a Parquet file, each made when it is asked for."""
+
+    def __init__(self, path: str, name: str) -> None:
+        arrow, parquet, schema = _parquet()
+        self._name, self._lock = name, ForkSafeLock()
+        self._recent: LRUCache[Any] = LRUCache(_RECENT)
+        self._errors = (arrow.ArrowException, OSError, ValueError, MemoryError, TypeError, KeyError)
+        size = os.stat(path).st_size
+        check_document(size, name, MOST_BYTES)
+        with self.reporting("is no voxpipe manifest"), _exact_memory(arrow):
+            # It reads at positions, so that forked children can share the descriptor.
+            self._file = parquet.ParquetFile(
+                arrow.OSFile(path),
+                read_dictionary=[*_TEXTS],
+                page_checksum_verification=True,
+            )
+            footer = self._file.metadata
+            document = parse_json((footer.metadata or {}).get(b"voxpipe", b"null"))
+        check_format(document, name)
+        with self.reporting("cannot be read"), _exact_memory(arrow):
+            self.made_of, self._has_more = [*map(str, document["made_of"])], bool(document["more"])
+            _check_footer(footer, self._file.schema_arrow, schema, size)
+            groups = range(footer.num_row_groups)
+            self._batches = [self._group(number, _IN_MEMORY) for number in groups]
+            self._firsts = np.cumsum([0, *map(len, self._batches)]).tolist()
+            self.first_rows = self._first_rows(arrow)
+
+    @contextmanager
+    def reporting(self, problem: str) -> Iterator[None]:
+        """Raise BadManifest for any error of the reader."""
+        try:
+            yield
+        except BadManifest:
+            raise
+        except self._errors as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            raise BadManifest(f"{self._name} {problem}: {text:.300}.", do=_DO) from error
+
+    def _group(self, number: int, columns: list[str]) -> Any:
+        """Read columns of a row group as one batch of checked values."""
+        with self._lock:
+            table = self._file.read_row_group(number, columns=columns, use_threads=False)
+        (batch,) = table.combine_chunks().to_batches()
+        batch.validate(full=True)
+        return batch
+
+    def _first_rows(self, arrow: Any) -> NDArray[np.int64]:
+        """Return the first row of each case; refuse a case whose rows are apart."""
+        starts, names, last = [np.zeros(0, np.int64)], [], None
+        for first, batch in zip(self._firsts, self._batches, strict=False):
+            column = batch.column("case")
+            codes = column.indices.to_numpy()
+            is_new = np.append(column[0].as_py() != last, codes[1:] != codes[:-1])
+            starts.append(np.flatnonzero(is_new) + first)
+            names.append(column.dictionary.take(arrow.array(codes[is_new])))
+            last = column[-1].as_py()
+        rows = np.concatenate(starts)
+        if len(rows) and len(arrow.chunked_array(names).unique()) != len(rows):
+            raise ValueError("the volumes of a case are not together")
+        return rows
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def __getitem__(self, number: Any) -> Any:
+        number = range(len(self))[number]
+        group = bisect_right(self._firsts, number) - 1
+        row, batch = number - self._firsts[group], self._batches[group]
+        cells = {name: batch.column(n)[row].as_py() for n, name in enumerate(_IN_MEMORY)}
+        with self.reporting(f"is damaged in row {number}"):
+            stamp = {name: cells[f"stamp_{name}"] for name in ("how", "size", "objects", "version")}
+            text = cells["stamp_header"]
+            volume = {
+                **_layout_of(cells["layout"]),
+                **{name: cells[name] for name in ("location", "kind", "slope", "intercept")},
+                "shape": parse_json(cells["shape"]),
+                "affine": np.frombuffer(cells["affine"], "<f8").tolist(),
+                "stamp": {**stamp, "header": _header_stamp(text, stamp["size"], stamp["version"])},
+                "statistics": None,
+                **self._more(group, row),
+            }
+        return cells["case"], cells["key"], volume
+
+    def _more(self, group: int, row: int) -> Any:
+        """Return statistics and documents of a row."""
+        if not self._has_more:
+            return {}
+        column = self._recent.get_or(group, lambda: self._group(group, ["more"]).column(0))
+        if not (data := column[row].as_py()):
+            return {}
+        inflate = zlib.decompressobj()
+        try:
+            text = inflate.decompress(data, MOST_DOCUMENT_BYTES)
+        except zlib.error as error:
+            raise ValueError(str(error)) from error
+        if not inflate.eof:
+            raise ValueError("its statistics and documents are cut off, or too long")
+        return parse_json(text)
+
+    def texts(self) -> Iterator[str]:
+        """Yield a text for each row with all values but statistics and documents."""
+        names = dict.fromkeys(["case", "key", "location", *_IN_MEMORY])
+        for batch in self._batches:
+            columns = [batch.column(name).to_pylist() for name in names]
+            for case, key, location, *rest in zip(*columns, strict=True):
+                yield f"{case} {key}={location} {rest}"
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of all values but statistics and documents."""
+        digest = hashlib.blake2b(digest_size=8)
+        for column in (column for batch in self._batches for column in batch.columns):
+            has_dictionary = hasattr(column, "dictionary")  # in the order of the rows, as written
+            for array in (column.dictionary, column.indices) if has_dictionary else (column,):
+                for piece in _bytes_of(array):
+                    digest.update(piece)
+        return digest.hexdigest()
+
+
+@contextmanager
+def _exact_memory(arrow: Any) -> Iterator[None]:
+    """Allocate exact buffers: the usual pool takes half as much again for small ones."""
+    usual = arrow.default_memory_pool()
+    arrow.set_memory_pool(arrow.system_memory_pool())
+    try:
+        yield
+    finally:
+        arrow.set_memory_pool(usual)
+
+
+def _check_footer(footer: Any, schema: Any, own: Any, size: int) -> None:
+    """Refuse a footer that does not fit the file, before memory is taken for its claims."""
+    kinds = [(f.name, getattr(f.type, "value_type", f.type), f.nullable) for f in schema]
+    if kinds != [(f.name, f.type, f.nullable) for f in own]:
+        raise ValueError(f"its columns are {', '.join(schema.names)}")
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    counts = [group.num_rows for group in groups]
+    most = min(size // _LEAST_ROW_BYTES, footer.num_rows)
+    if sum(counts) != most or not all(0 < count <= _MOST_ROWS for count in counts):
+        raise ValueError(f"it claims {footer.num_rows} rows in {len(counts)} groups")
+    for column in (group.column(n) for group in groups for n in range(len(own))):
+        if column.compression != "UNCOMPRESSED":
+            raise ValueError(f"its pages are compressed, by {column.compression}")
+        if not 0 <= column.total_compressed_size <= size - max(column.data_page_offset, 0):
+            raise ValueError(f"its column {column.path_in_schema} exceeds the file")
+
+
+def _bytes_of(array: Any) -> Iterator[memoryview]:
+    """Yield the bytes of an array without nulls: its lengths and texts, or its numbers."""
+    _, first, *rest = array.buffers()
+    if not rest:
+        size = array.type.bit_width // 8
+        yield memoryview(first)[size * array.offset : size * (array.offset + len(array))]
+        return
+    offsets = np.frombuffer(first, np.int32)[array.offset : array.offset + len(array) + 1]
+    yield np.diff(offsets).data
+    yield memoryview(rest[0] or b"")[offsets[0] : offsets[-1]]
