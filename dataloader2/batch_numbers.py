@@ -69,6 +69,7 @@ class BatchesByNumber:
 
     def _make(self, indices: Iterable[int], epoch: int | None, service: Any) -> Iterator[Any]:
         loader: Any = self
+        loader._refuse_if_shut_down()
         numbers = [validate_int("a batch", index, least=0) for index in indices]
         if epoch is None:
             epoch = loader._progress.position.epoch

@@ -239,11 +239,12 @@ def pipes_in(value: Any) -> Iterator[Pipe]:
         yield value
     elif isinstance(value, (list, tuple, set, frozenset, dict)):
         # torch's pipes use one level; deeper lists are the user's data.
-        entries: Any = value.items() if isinstance(value, dict) else zip(value, strict=True)
-        if len(value) > _MOST_ENTRIES and not any(map(is_pipe, next(iter(entries)))):
+        first = next(iter(value), None)
+        is_data = not (is_pipe(first) or (isinstance(value, dict) and is_pipe(value.get(first))))
+        if is_data and len(value) > _MOST_ENTRIES:
             return
-        for pair in entries:
-            yield from filter(is_pipe, pair)
+        entries = itertools.chain.from_iterable(value.items()) if isinstance(value, dict) else value
+        yield from filter(is_pipe, entries)
 
 
 def _swap(value: Any, swap: Mapping[int, Pipe]) -> Any:

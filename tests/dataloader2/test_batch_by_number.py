@@ -10,8 +10,10 @@ from scenes import same
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
-from voxpipe.core.errors import GraphError
+from voxpipe.core.errors import GraphError, LoaderShutDown
 from voxpipe.dataloader2 import InProcessReadingService
+from voxpipe.datapipes.datapipe import SameLength
+from voxpipe.datapipes.item_numbers import OrderedItems, number_or_list
 from voxpipe.reading_services.planner import DeliveredBatches, RankPart, jobs
 
 SIZES = (8, 12, 9, 16, 10)  # edges: a grid has other counts in each case
@@ -258,3 +260,55 @@ def test_adapters_change_no_order():
             assert same(plain([loader.batch(1, epoch=0)]), expected[1:2])
             loader.load_state_dict({**loader.state_dict(), "epoch": 0, "next_batch": 4})
             assert same(plain(loader), expected[4:])
+
+
+def test_a_rank_plans_its_own_part(monkeypatch):
+    """The cases of the other ranks are not opened."""
+    opened_numbers = []
+    own = vp.datapipes.iter.from_cases.case
+
+    def counted(source, number):
+        opened_numbers.append(number)
+        return own(source, number)
+
+    found = [{"image": np.full((4, 4, 4), n), "case": str(n)} for n in range(40)]
+    cut = vp.DataLoader2(vp.from_cases(found).shuffle().open_volume().batch_patches(8))._work.cut
+    monkeypatch.setattr(vp.datapipes.iter.from_cases, "case", counted)
+    for rank in range(4):
+        opened_numbers.clear()
+        planned = list(jobs(cut, 5, 0, DeliveredBatches(), RankPart(rank, 4)))
+        numbers = [item.identity[0] for job in planned for item in job.items]
+        assert sorted(opened_numbers) == sorted(numbers)
+        assert len(numbers) == 10
+
+
+class Hardest(SameLength):
+    """An order of a user: by the number in each case, in a table of one epoch."""
+
+    def by_number(self, items):
+        return OrderedItems(items, self.order)
+
+    def order(self, items):
+        counts = [items[number]["count"] for number in range(len(items))]
+        return sorted(range(len(items)), key=lambda number: (-counts[number], number)).__getitem__
+
+    def __iter__(self):
+        yield from self.by_number(number_or_list(self.parent))
+
+
+def test_an_order_of_a_user_has_numbers():
+    """It is a function from a place to a number."""
+    pipe = Hardest(vp.from_cases(cases())).open_volume().lazy_patch(4).batch_patches(1)
+    with vp.DataLoader2(pipe, seed=5) as loader:
+        batches = list(loader)
+        assert [batch["count"].item() for batch in batches] == [3, 2, 2, 1, 1]
+        assert same(plain([loader.batch(3, epoch=0)]), plain(batches[3:4]))
+        assert "in order" not in loader.explain()
+
+
+def test_a_loader_that_was_shut_down_makes_nothing():
+    """As it cannot be iterated."""
+    loader = loader_of("patches")
+    loader.shutdown()
+    with pytest.raises(LoaderShutDown):
+        loader.batch(0)

@@ -187,3 +187,28 @@ def test_what_is_no_pipe_has_no_chained_name(thing):
     """The name of its class would look like that of a pipe."""
     with pytest.raises(TypeError, match="a pipe expected, got"):
         chained_name(thing)
+
+
+class CountedList(list):
+    """A list that counts the entries that are looked at."""
+
+    count = 0
+
+    def __iter__(self):
+        for entry in super().__iter__():
+            self.count += 1
+            yield entry
+
+
+def test_data_of_a_pipe_is_not_looked_through():
+    """However many walks; of a long list the first entry says whether it holds pipes."""
+    cases = CountedList({"image": f"/scans/{n}.nii", "case": str(n)} for n in range(5000))
+    pipe = vp.from_cases(cases)
+    walks = 50
+    cases.count = 0
+    for _ in range(walks):
+        assert list(walk(pipe)) == [pipe]
+    assert cases.count <= walks
+
+    pipes = [IterableWrapper([n]) for n in range(200)]
+    assert len(list(walk(pipes[0].concat(*pipes[1:])))) == 201
