@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from torch.utils.data.datapipes.iter import Mapper, ShardingFilter, Shuffler
 
 from ..core import Sample, Stream
+from ..core.context import holding
 from ..core.errors import add_location
 from ..core.lru_cache import cached_property
 from ..core.sample import case_of
 from ..graph import Pipe, describe, parents_of, readers, rebuild, traits_of, walk
 from ..graph.node import copy_pipe
-from .datapipe import DataPipe, PerItem, note_error
+from .datapipe import MAY_OPEN, DataPipe, PerItem, length, note_error
+from .epoch import SeedStamper
 
 Guard: TypeAlias = Callable[[int, Callable[[], Any]], Any]
 """Makes the item of a number, e.g. with seeds for functions of the user."""
@@ -372,15 +374,35 @@ def _permutation_of(pipe: Any, items: NumberedItems, *, resets: bool = True) -> 
 
 
 class ShufflerIterDataPipe(Shuffler[Any]):
-    """torch's ``shuffle()`` in a loader: a permutation of all items, where these have numbers."""
+    """torch's ``shuffle()`` in a loader: a permutation of all items of cases whose number is known.
+
+    Pipes whose items have no numbers do not change it: their items are listed.
+    """
 
     def __iter__(self) -> Iterator[Any]:
         items = number_items(self.datapipe)
+        if not isinstance(items, NumberedItems) and _is_countable(self.datapipe):
+            items = number_or_list(self.datapipe)
         if isinstance(items, NumberedItems) and self._enabled and self.buffer_size > 1:
             yield from OrderedItems(items, partial(_permutation_of, self, resets=False))
         else:  # of the function itself: torch's hook around it would begin another pass
             whole: Any = Shuffler.__iter__
             yield from whole.__wrapped__(self)
+
+
+def _is_countable(sink: Pipe) -> bool:
+    """Whether a pipe yields descriptions of cases, in a number that is known without reading."""
+    every = list(walk(sink))
+    if any(
+        traits_of(pipe).voxels or not (parents_of(pipe) or isinstance(pipe, SeedStamper))
+        for pipe in every
+    ):
+        return False
+    try:
+        with holding(MAY_OPEN, False):
+            return length(sink) >= 0
+    except Exception:  # of a length of the user, too
+        return False
 
 
 def with_whole_shuffles(sink: Pipe) -> Pipe:

@@ -111,9 +111,10 @@ class ShufflePlans(SameLength):
     """Shuffle patches before anything is read: descriptions change places.
 
     The order is a function of (seed, epoch): the same under any number of workers and after a
-    resume. Right after ``lazy_patch`` only the cases and eight bytes per patch are kept; elsewhere
-    the descriptions, a kilobyte each. The cost and the mixing of an order are reported by
-    ``shuffle_report()``, without reading a voxel.
+    resume. Where items have numbers, no plan is made before its turn. ``chunk_local`` keeps 16
+    bytes per visit then. Elsewhere all descriptions are kept, a kilobyte each, or those of a
+    window. The cost and the mixing of an order are reported by ``shuffle_report()``, without
+    reading a voxel.
 
     ``chunk_local`` reads the header of the first case, to estimate how many visits fit into memory.
     Each worker has a cache of its own, and gets the batches of the same visits if no other worker

@@ -312,3 +312,25 @@ def test_a_loader_that_was_shut_down_makes_nothing():
     loader.shutdown()
     with pytest.raises(LoaderShutDown):
         loader.batch(0)
+
+
+def test_pipes_that_keep_items_change_no_order(tmp_path):
+    """Also those whose items have no numbers: a cache, a thread, one that only counts."""
+    source = vp.from_cases(cases())
+
+    def epoch(pipe, adapters=None):
+        end = pipe.shuffle().open_volume().lazy_patch(4, samples_per_volume=2).shuffle()
+        with vp.DataLoader2(end.batch_patches(2), adapters, seed=5) as loader:
+            return [meta["identity"] for batch in loader for meta in batch["meta"]]
+
+    expected = epoch(source)
+    for pipe in (
+        source.prefetch(2),
+        source.in_memory_cache(),
+        source.header(len(SIZES)),
+        source.map(twice),
+        source.map(twice).cache_items(tmp_path / "kept"),
+    ):
+        assert epoch(pipe) == expected
+    runtime = vp.adapters.Runtime(at="map", threads=2)
+    assert epoch(source.map(twice), runtime) == expected
