@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import voxpipe as vp
 from voxpipe.core.errors import SampleError
+from voxpipe.datapipes.case_names import names_of
 
 
 def names(*paths):
@@ -123,3 +126,30 @@ def test_folders_before_the_star_are_part_of_the_name(tmp_path, folder):
     pipe = vp.list_cases(f"{tmp_path}/{folder}/*/", image="ct.nii")
 
     assert [sample.case for sample in pipe] == ["q1/abcdef", "q2/abcdef"]
+
+
+NAMES = st.sampled_from(["a", "b", "ct", "s1", "a.b", ""])
+PATHS = st.builds(
+    lambda folders, name, end: "/".join(["", *folders, name + end]),
+    st.lists(NAMES.filter(bool), max_size=3),
+    NAMES,
+    st.sampled_from([".nii", ".nii.gz", "", ".ome.zarr", "/"]),
+)
+
+
+@given(
+    st.one_of(
+        st.lists(PATHS, min_size=1, max_size=6),
+        st.lists(
+            st.lists(NAMES.filter(bool), max_size=3).map(lambda f: "/".join(["", *f, "ct.nii"])),
+            min_size=1,
+            max_size=6,
+        ),
+    )
+)
+def test_many_cases_have_the_names_of_few(paths):
+    """Names that are found without a look at each case are those of :func:`names_of`."""
+    cases = [{"image": path, "label": 1} for path in paths]
+    names = [sample.case for sample in vp.from_cases(cases)]
+    assert names == names_of(cases)
+    assert names_of([{**case} for case in cases]) == names
