@@ -17,6 +17,7 @@ from ..reading_services import InProcessReadingService
 from ..reading_services.main_process_tail import MainProcessTail
 from ..reading_services.planner import RequestedBatches
 from ..reading_services.work import PlannedWork
+from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from .compiler import check_epoch
 
 
@@ -74,15 +75,17 @@ class BatchesByNumber:
         if epoch is None:
             epoch = loader._progress.position.epoch
         run = loader._seed_of_run(), check_epoch(epoch)
-        loader._agree()
+        if not isinstance(service, InProcessReadingService):
+            loader._agree()
         work = loader._work
         if not isinstance(work, PlannedWork):
             msg = f"the batches of this graph follow from those before them: {work.reason}"
             raise GraphError(msg, do="Iterate to the batch; see explain() for the pipe.")
         if hasattr(loader._service, "divide"):
             work = loader._service.divide(work)
-        # A running epoch has the pipes of the loader.
-        work = replace(work, cut=replace(work.cut, planner=clone(work.cut.planner)))
+        # A running epoch has the pipes of the loader. One batch needs no negotiation.
+        cut = replace(work.cut, planner=clone(work.cut.planner))
+        work = replace(work, cut=cut, cache_bytes=work.cache_bytes or DEFAULT_BYTES)
         cursor = RequestedBatches(indices=tuple(dict.fromkeys(numbers)))
         tail = MainProcessTail(loader._chain.tail.pipes, loader._chain.tail.seconds)
         counts, ready = Counter(numbers), dict[int, Any]()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, islice, zip_longest
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from ..adapters.fuse import NOT_LAZY
 from ..core.call_site import shorten
@@ -317,7 +317,11 @@ class Outline:
 
     def on(self, sink: Pipe) -> Outline:
         """Return the outline of the same chain with the cases of ``sink``."""
-        return replace(self, sink=sink)
+        outline = replace(self, sink=sink)
+        lists = [[vars(p).get("cases") for p in _sources(s)] for s in (self.sink, sink)]
+        if all(one is other is not None for one, other in zip(*lists, strict=True)):
+            vars(outline)["_of_cases"] = self._of_cases  # the very same lists
+        return outline
 
     @property
     def data(self) -> str:
@@ -347,9 +351,7 @@ class Outline:
             self.data  # noqa: B018  kept
 
     def _sources_with_texts(self) -> Iterator[Any]:
-        for pipe in walk(self.sink):
-            if hasattr(type(pipe), "data_texts") and len(cast(Any, pipe)) <= _MOST_TEXTS:
-                yield pipe
+        return (pipe for pipe in _sources(self.sink) if len(pipe) <= _MOST_TEXTS)
 
     def _texts(self) -> Iterator[str]:
         return chain.from_iterable(pipe.data_texts() for pipe in self._sources_with_texts())
@@ -406,6 +408,10 @@ class Outline:
 
 
 _DIGITS = 4
+
+
+def _sources(sink: Pipe) -> Iterator[Any]:
+    return (pipe for pipe in walk(sink) if hasattr(type(pipe), "data_texts"))
 
 
 def _hashes_of_runs(texts: Iterator[str], size: int) -> list[str]:

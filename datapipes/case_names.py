@@ -116,8 +116,8 @@ def _quick_names(cases: Sequence[Any]) -> Callable[[int], str] | None:
     name, folders = name_of(cases[0], 0, ends), [path[: path.rfind("/") + 1] for path in paths]
     head = posixpath.commonprefix([min(folders), max(folders)]).rfind("/") + 1
     rests = [folder[head:-1] for folder in folders]
-    turned = [f"{rest[::-1]}/" for rest in rests]
-    tail = posixpath.commonprefix([min(turned), max(turned)]).rfind("/") + 1
+    backwards = [f"{rest[::-1]}/" for rest in rests]
+    tail = posixpath.commonprefix([min(backwards), max(backwards)]).rfind("/") + 1
     names = [rest[: max(0, len(rest) - tail)] for rest in rests]
     is_apart = len({*names, "", name}) == len(names) + 2
     return names.__getitem__ if is_apart else lambda number: f"{name}#{number}"
