@@ -34,6 +34,9 @@ Guard: TypeAlias = Callable[[int, Callable[[], Any]], Any]
 _SMALL = 2**12
 _ROUNDS = 8
 _WORD = 2**64 - 1
+# Multipliers of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+# generators", 2014).
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 # Visits that are kept: patches of one volume share its description.
 _VISITS = 256
 
@@ -64,8 +67,7 @@ class Permutation:
             self._table = stream.generator().permutation(length).tolist()
             return
         bits = max(2, (length - 1).bit_length())
-        self._low = bits // 2
-        self._mask, self._high_mask = (1 << self._low) - 1, (1 << bits - self._low) - 1
+        self._low, self._high = bits // 2, bits - bits // 2
         keys = stream.generator().integers(2**63, size=_ROUNDS).tolist()
         self._keys = tuple(zip(keys[::2], keys[1::2], strict=True))
 
@@ -73,22 +75,17 @@ class Permutation:
         """Return the number at a place."""
         if self._table is not None:
             return self._table[number]
+        low_bits, rest_of_low, rest_of_high = self._low, 64 - self._low, 64 - self._high
         while True:  # the network permutes less than twice as many numbers
-            high, low = number >> self._low, number & self._mask
-            for one, other in self._keys:
-                high ^= _mix(low + one) & self._high_mask
-                low ^= _mix(high + other) & self._mask
-            number = high << self._low | low
+            high, low = number >> low_bits, number & (1 << low_bits) - 1
+            for one, other in self._keys:  # the best bits of a product are its highest
+                word = (low + one) * _FIRST & _WORD
+                high ^= ((word ^ word >> 29) * _SECOND & _WORD) >> rest_of_high
+                word = (high + other) * _FIRST & _WORD
+                low ^= ((word ^ word >> 29) * _SECOND & _WORD) >> rest_of_low
+            number = high << low_bits | low
             if number < self.length:
                 return number
-
-
-def _mix(word: int) -> int:
-    """Return 64 bits that depend on all bits of a word: the finalizer of SplitMix64."""
-    # Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
-    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _WORD
-    word = (word ^ word >> 27) * 0x94D049BB133111EB & _WORD
-    return word ^ word >> 31
 
 
 class Visits:
