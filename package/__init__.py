@@ -5,10 +5,9 @@ sub-package of ``voxpipe``.
 """
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .first_use import at_first_use
+from .first_use import at_first_use, import_at_once
 
 __version__ = "0.1.0"
 
@@ -44,4 +43,4 @@ __getattr__, __dir__ = at_first_use(globals(), _HOMES, _MODULES.split())
 # Chained forms are attributes of torch's datapipes: if those are loaded, load ours. Otherwise the
 # first public name that needs torch imports both.
 if "torch.utils.data" in sys.modules:
-    import_module(".datapipes", __name__)
+    import_at_once(".datapipes", __name__)

@@ -63,3 +63,23 @@ def test_core_brings_only_numpy():
 def test_the_check_sees_a_heavy_library():
     """A module that does import numpy is seen to do so."""
     assert "numpy" in imported_by("numpy")
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_collector_of_garbage_is_left_as_it_was(is_on):
+    """It pauses while modules are imported, also where one of them is missing."""
+    switch = "enable" if is_on else "disable"
+    program = f"""
+import gc, sys
+gc.{switch}()
+import voxpipe as vp
+vp.Volume, vp.from_cases, vp.DataLoader2
+sys.modules["voxpipe.prediction.predict"] = None
+try:
+    vp.predict
+except ImportError:
+    print(gc.isenabled())
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == f"{is_on}\n"
