@@ -81,21 +81,22 @@ class CaseNames:
 
     def __init__(self) -> None:
         self._cases: list[Any] = []
-        self._name: Callable[[int], str] | None = None
+        self.of_number: Callable[[int], str] | None = None
+        """Returns the name of a case; None before :meth:`find`."""
 
     def __reduce__(self) -> tuple[type[CaseNames], tuple[()]]:
         return CaseNames, ()
 
-    def of(self, cases: Sequence[Any], number: int) -> str:
-        """Return the name of a case of this pass, as :func:`names_of` does."""
-        if self._name is None:
-            self._cases, self._name = [*cases], _quick_names(cases) or names_of(cases).__getitem__
-        return self._name(number)
+    def find(self, cases: Sequence[Any]) -> Callable[[int], str]:
+        """Return a function from the numbers of cases to the names of :func:`names_of`."""
+        self._cases = [*cases]
+        self.of_number = _quick_names(cases) or names_of(cases).__getitem__
+        return self.of_number
 
     def forget_others(self, cases: Sequence[Any]) -> None:
         """Forget the names unless a new pass has the same cases."""
         if len(cases) != len(self._cases) or not all(map(operator.is_, cases, self._cases)):
-            self._cases, self._name = [], None
+            self._cases, self.of_number = [], None
 
 
 def _quick_names(cases: Sequence[Any]) -> Callable[[int], str] | None:
@@ -109,8 +110,12 @@ def _quick_names(cases: Sequence[Any]) -> Callable[[int], str] | None:
         return None
     ends, files = _suffixes(), {path[path.rfind("/") + 1 :] for path in paths}
     # Files that differ before their first dots have different names, too.
-    if len({file.partition(".")[0] for file in files}) == len(paths):
-        return lambda number: name_of(cases[number], number, ends)
+    stems = [path[path.rfind("/") + 1 :].partition(".")[0] for path in paths]
+    if len({*stems}) == len(paths):
+        usual = {file.partition(".")[2] for file in files}
+        is_plain = all(plain_name(f"a.{end}") == "a" and f".{end}".endswith(ends) for end in usual)
+        is_plain = is_plain and all(stems)
+        return stems.__getitem__ if is_plain else lambda n: name_of(cases[n], n, ends)
     if len(files) > 1:
         return None
     name, folders = name_of(cases[0], 0, ends), [path[: path.rfind("/") + 1] for path in paths]

@@ -184,7 +184,7 @@ class FromCases(_CaseSource):
         # Another sequence may make its cases when asked: each is asked for by itself.
         if not isinstance(self.cases, (list, tuple)):
             return name_of(data, number), data
-        return self._names.of(self.cases, number), data
+        return (self._names.of_number or self._names.find(self.cases))(number), data
 
     def __len__(self) -> int:
         return len(self.cases)

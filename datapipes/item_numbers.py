@@ -72,7 +72,9 @@ class Permutation:
         self._keys = tuple(zip(keys[::2], keys[1::2], strict=True))
 
     def __call__(self, number: int) -> int:
-        """Return the number at a place."""
+        """Return the number at a place; IndexError beyond the last."""
+        if not 0 <= number < self.length:  # the walk might never end
+            raise IndexError(f"place {number} of {self.length}")
         if self._table is not None:
             return self._table[number]
         low_bits, rest_of_low, rest_of_high = self._low, 64 - self._low, 64 - self._high

@@ -26,6 +26,14 @@ def test_a_permutation_is_a_bijection(length, seed, small):
     assert sorted(map(order, range(length))) == list(range(length))
 
 
+@pytest.mark.parametrize("length", [0, 1, 5, 10_000])
+def test_places_beyond_the_last_are_refused(length):
+    """A walk from there might never end."""
+    for place in (length, length + 1, -1):
+        with pytest.raises(IndexError):
+            permutation(length)(place)
+
+
 def test_it_needs_no_table_for_many():
     """Each number by itself, in the range of 10**15."""
     order = permutation(10**15)
