@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 from ..batching.job import BatchResult
+from ..core.context import holding
 from ..core.errors import GraphError
 from ..core.validate import validate_int
+from ..datapipes.datapipe import MAY_OPEN
 from ..graph import clone
 from ..reading_services import InProcessReadingService
 from ..reading_services.main_process_tail import MainProcessTail
 from ..reading_services.planner import RequestedBatches
-from ..reading_services.work import PlannedWork
+from ..reading_services.work import PlannedWork, batch_count
 from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from .compiler import check_epoch
 
@@ -28,7 +30,8 @@ class BatchesByNumber:
         """Return one batch of a run: the one that iteration gives at that place.
 
         It is made in this process, and no other batch is. The position of the loader stays, also in
-        the middle of an epoch. In a run of several ranks it is this rank's part of the batch.
+        the middle of an epoch, and failures that ``OnError`` lets pass are not counted. In a run of
+        several ranks it is this rank's part of the batch.
 
         Parameters
         ----------
@@ -42,7 +45,10 @@ class BatchesByNumber:
         IndexError
             The epoch has no such batch, or ``OnError`` left all items of it out.
         GraphError
-            The graph cannot be split, so its batches follow from those before them.
+            The graph cannot be split, so its batches follow from those before them. Or ranks have
+            not agreed on a seed yet.
+        LoaderShutDown, ValueError
+            The loader was shut down; a number is below 0.
 
         Examples
         --------
@@ -62,7 +68,13 @@ class BatchesByNumber:
         """Yield batches of a run by their numbers, in the given order; see :meth:`batch`.
 
         Workers of the loader's reading service make them: those that this iterator starts, and
-        stops at its end. A running epoch goes on with its own.
+        stops at its end. A running epoch goes on with its own. Where items have no numbers, or with
+        ``OnError``, ascending numbers are fast: each smaller one plans from the first item.
+
+        Raises
+        ------
+        IndexError, GraphError, LoaderShutDown, ValueError
+            As in :meth:`batch`.
         """
         loader: Any = self
         service = copy.copy(loader._given_service)
@@ -74,15 +86,17 @@ class BatchesByNumber:
         numbers = [validate_int("a batch", index, least=0) for index in indices]
         if epoch is None:
             epoch = loader._progress.position.epoch
-        run = loader._seed_of_run(), check_epoch(epoch)
-        if not isinstance(service, InProcessReadingService):
-            loader._agree()
         work = loader._work
         if not isinstance(work, PlannedWork):
             msg = f"the batches of this graph follow from those before them: {work.reason}"
             raise GraphError(msg, do="Iterate to the batch; see explain() for the pipe.")
         if hasattr(loader._service, "divide"):
             work = loader._service.divide(work)
+        self._refuse_unshared_seed(work.part.ranks)
+        run = loader._seed_of_run(), check_epoch(epoch)
+        if not isinstance(service, InProcessReadingService):
+            work = loader._agree().applied_to(work)
+        _refuse_beyond(work, numbers, epoch)
         # A running epoch has the pipes of the loader. One batch needs no negotiation.
         cut = replace(work.cut, planner=clone(work.cut.planner))
         work = replace(work, cut=cut, cache_bytes=work.cache_bytes or DEFAULT_BYTES)
@@ -92,8 +106,9 @@ class BatchesByNumber:
         try:
             with closing(tail.epoch(service.epoch(work, *run, cursor), *run)) as running:
                 for number in numbers:
-                    while number not in ready and (batch := next(running, self)) is not self:
-                        ready[running.last] = batch
+                    with loader._turn:  # batches of an epoch seed the global generators, too
+                        while number not in ready and (batch := next(running, self)) is not self:
+                            ready[running.last] = batch
                     batch = ready.get(number)
                     if batch is None or (isinstance(batch, BatchResult) and batch.is_empty):
                         why = "has no such batch" if batch is None else "has no item left in it"
@@ -105,3 +120,24 @@ class BatchesByNumber:
         finally:
             service.stop()
             tail.shutdown()
+
+    def _refuse_unshared_seed(self, ranks: int) -> None:
+        """Raise where ranks have not agreed on a seed, which each would draw for itself."""
+        loader: Any = self
+        has_begun = loader._progress.has_begun or loader._progress.position.epoch
+        if ranks > 1 and not has_begun and (loader._seed is None or loader._draw is not None):
+            msg = "ranks agree on a seed when an epoch begins, and this loader was given none"
+            raise GraphError(msg, do="Give DataLoader2(seed=...), or begin an epoch first.")
+
+
+def _refuse_beyond(work: PlannedWork, numbers: Sequence[int], epoch: int) -> None:
+    """Raise for a number beyond the last batch, where that is known without reading."""
+    try:
+        with holding(MAY_OPEN, False):
+            count = batch_count(work)
+    except Exception:  # of a length of the user, too
+        return
+    for number in numbers:
+        if number >= count and not work.errors.tolerates:
+            msg = f"batch {number}: epoch {epoch} has no such batch, as it has {count}"
+            raise IndexError(msg)

@@ -382,7 +382,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
                 return State.from_json(state, outline=outline, order=chain.order, shares=shares)
 
         new_state = in_folders(read, folders)
-        if new_state.data == self._outline.data:
+        if self._outline.has_data(new_state.data):
             new_state.refuse_beyond(lambda: self._count(chain.work))
         restore = restorer(self._service, new_state.service)
         with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):

@@ -317,11 +317,14 @@ class Outline:
 
     def on(self, sink: Pipe) -> Outline:
         """Return the outline of the same chain with the cases of ``sink``."""
-        outline = replace(self, sink=sink)
-        lists = [[vars(p).get("cases") for p in _sources(s)] for s in (self.sink, sink)]
-        if all(one is other is not None for one, other in zip(*lists, strict=True)):
-            vars(outline)["_of_cases"] = self._of_cases  # the very same lists
-        return outline
+        return replace(self, sink=sink)
+
+    def has_data(self, data: str) -> bool:
+        """Whether the cases have this hash; assumed where they are not hashed or listed yet."""
+        own = [vars(source) for source in _sources(self.sink)]
+        is_list = all(type(one.get("cases")) in (list, tuple) for one in own)
+        is_unseen = any("_listing" in one and one["_listing"].cases is None for one in own)
+        return is_unseen or (is_list and "_of_cases" not in vars(self)) or data == self.data
 
     @property
     def data(self) -> str:
@@ -351,7 +354,8 @@ class Outline:
             self.data  # noqa: B018  kept
 
     def _sources_with_texts(self) -> Iterator[Any]:
-        return (pipe for pipe in _sources(self.sink) if len(pipe) <= _MOST_TEXTS)
+        every = (pipe for pipe in _sources(self.sink) if getattr(pipe, "hashes_texts", True))
+        return (pipe for pipe in every if len(pipe) <= _MOST_TEXTS)
 
     def _texts(self) -> Iterator[str]:
         return chain.from_iterable(pipe.data_texts() for pipe in self._sources_with_texts())

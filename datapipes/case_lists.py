@@ -27,8 +27,6 @@ _FILE_NAME = re.compile(r"[^\s]*[^\s./]\.[A-Za-z][A-Za-z0-9]{1,5}/?")
 class CaseFinder(FindsCases, FromCases):
     """Cases of a layout: looked for when the pipe is made, and at the beginning of each pass."""
 
-    takes_data = False
-
     def __init__(self, path: str | os.PathLike[str], storage_options: Any = None) -> None:
         self.location = absolute_place(path)
         self.storage_options = RedactedDict(storage_options or {})

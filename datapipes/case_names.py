@@ -80,7 +80,7 @@ class CaseNames:
     """The names of a list of cases; copies of a pipe share them, and a pickle has none."""
 
     def __init__(self) -> None:
-        self._cases: list[Any] = []
+        self._values: list[Any] = []  # the first of each case
         self.of_number: Callable[[int], str] | None = None
         """Returns the name of a case; None before :meth:`find`."""
 
@@ -89,14 +89,20 @@ class CaseNames:
 
     def find(self, cases: Sequence[Any]) -> Callable[[int], str]:
         """Return a function from the numbers of cases to the names of :func:`names_of`."""
-        self._cases = [*cases]
+        self._values = _first_values(cases)
         self.of_number = _quick_names(cases) or names_of(cases).__getitem__
         return self.of_number
 
     def forget_others(self, cases: Sequence[Any]) -> None:
         """Forget the names unless a new pass has the same cases."""
-        if len(cases) != len(self._cases) or not all(map(operator.is_, cases, self._cases)):
-            self._cases, self.of_number = [], None
+        if self.of_number is not None:
+            values = _first_values(cases)
+            if len(values) != len(self._values) or not all(map(operator.is_, values, self._values)):
+                self._values, self.of_number = [], None
+
+
+def _first_values(cases: Sequence[Any]) -> list[Any]:
+    return [next(iter(case.values()), None) if type(case) is dict else case for case in cases]
 
 
 def _quick_names(cases: Sequence[Any]) -> Callable[[int], str] | None:

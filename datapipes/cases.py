@@ -91,6 +91,8 @@ class _CaseSource(SeedStamper):
         """Yield a text for each case that identifies it, perhaps with credentials; read no file."""
         raise NotImplementedError
 
+    hashes_texts: Any = True  # whether :meth:`data_hash` has all of :meth:`data_texts`
+
     def data_hash(self) -> str:
         """Return 16 hex digits over the cases."""
         digest, texts = hashlib.blake2b(digest_size=8), iter(self.data_texts())
@@ -142,6 +144,7 @@ class FromCases(_CaseSource):
 
     form_name = "from_cases"
     takes_data: ClassVar[bool] = True
+    """Arguments of this very class may be long, and only ``public_arguments`` reads them."""
 
     def __init__(self, cases: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
@@ -161,7 +164,7 @@ class FromCases(_CaseSource):
         raise SampleError(msg, do=do).at(self.origin)
 
     def public_arguments(self) -> Any:
-        if not self.takes_data:
+        if "takes_data" not in vars(type(self)):
             return super().public_arguments()
         losses: list[str] = []
         cases = public_value(self.cases, losses=losses)
@@ -562,11 +565,31 @@ class FromManifest(_CaseSource):
     def places(self) -> Iterable[str]:
         return (entry.location for entry in islice(self.manifest.entries, _LOOKED_AT))
 
+    @property
+    def _folder(self) -> str:
+        """The folder of a manifest by columns, whose locations are below it; else empty."""
+        return getattr(self.manifest.entries, "folder", "")
+
+    @property
+    def hashes_texts(self) -> bool:
+        return not self._folder
+
     def data_texts(self) -> Iterator[str]:
-        return self.manifest.texts()
+        if self._folder:
+            return self.manifest.texts()
+        place = PlaceIdentity().of_place
+        return (
+            f"case={e.case}, {e.key}={place(e.location)} ({e.kind}, {e.header.shape}, "
+            f"{e.header.affine}, {e.stamp.size} bytes of version {e.stamp.version})"
+            for e in self.manifest.entries
+        )
 
     def data_hash(self) -> str:
-        return self.manifest.digest
+        if not self._folder:
+            return super().data_hash()
+        entries: Any = self.manifest.entries
+        own = PlaceIdentity().of_place(self._folder), entries.columns.digest
+        return hashlib.blake2b(repr(own).encode(), digest_size=8).hexdigest()
 
 
 from_cases, list_cases, from_manifest = FromCases, ListCases, FromManifest

@@ -249,8 +249,6 @@ class PipeBase:
     """Base of both kinds of pipes: its place in the user's code, and its arguments."""
 
     form_name: ClassVar[str] = ""  # name of the chained form
-    takes_data: ClassVar[bool] = False
-    """Whether arguments are data of any length, which only ``public_arguments`` looks through."""
     origin: CallSite  # where the user wrote it
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _hides_arguments: bool = False  # whether credentials are left out of ``_arguments``
@@ -272,7 +270,7 @@ class PipeBase:
         pipe = super().__new__(cls)
         values = tuple(a for a in args if not is_pipe(a))
         pipe.origin = caller(call_text(cls.form_name or cls.__name__, values, kwargs))
-        if cls.takes_data:
+        if "takes_data" in vars(cls):
             return pipe
         # A state can be resumed with other credentials.
         own = {k: v for k, v in kwargs.items() if not (is_pipe(v) or k in CREDENTIALS)}

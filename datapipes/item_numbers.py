@@ -38,7 +38,7 @@ _WORD = 2**64 - 1
 # generators", 2014).
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 # Visits that are kept: patches of one volume share its description.
-_VISITS = 256
+_VISITS = 1024
 
 
 class LeftOut(Exception):
@@ -116,8 +116,8 @@ class Visits:
 class NumberedItems:
     """Items of an epoch by their numbers."""
 
-    in_visits = True  # whether patches of one volume follow each other
-    has_end = True  # whether it has a length
+    in_visits = True  # whether patches of one volume follow each other, as one visit
+    holds_patches = False  # whether items are patches of the items of an earlier pipe
 
     def __len__(self) -> int:
         """Return the number of items; this may read headers."""
@@ -174,7 +174,7 @@ class EachItem(NumberedItems):
         self._items, self._make, self._pipe = items, make, pipe
         self.holds = items.holds  # type: ignore[method-assign]
         self.visits = items.visits  # type: ignore[method-assign]
-        self.in_visits, self.has_end = items.in_visits, items.has_end
+        self.in_visits, self.holds_patches = items.in_visits, items.holds_patches
 
     def __len__(self) -> int:
         return len(self._items)
@@ -186,19 +186,20 @@ class EachItem(NumberedItems):
                 return self._make(item)
             return self.guard(number, partial(self._make, item))
         except Exception as error:
-            self._note(number, item, error)
+            error = self.with_number(error, number, item)
+            if not isinstance(self._pipe, DataPipe):
+                raise error
+            note_error(self._pipe, item, error)
         raise LeftOut
 
-    def _note(self, number: int, item: Any, error: Exception) -> None:
-        """Note that an item is left out, or raise its error with its place."""
-        if not case_of(item):
-            source = parents_of(self._pipe)[0]
-            while traits_of(source).watches:  # an adapter's pipe, which watches one of the user's
-                (source,) = parents_of(source)
-            error = add_location(error, item=f"item {number} of {describe(source)}")
-        if not isinstance(self._pipe, DataPipe):
-            raise error
-        note_error(self._pipe, item, error)
+    def with_number(self, error: Exception, number: int, item: Any) -> Exception:
+        """Return an error with the number of its item, unless that has the name of a case."""
+        if case_of(item):
+            return error
+        source = parents_of(self._pipe)[0]
+        while traits_of(source).watches:  # an adapter's pipe, which watches one of the user's
+            (source,) = parents_of(source)
+        return add_location(error, item=f"item {number} of {describe(source)}")
 
 
 class Visit(NamedTuple):
@@ -211,8 +212,12 @@ class Visit(NamedTuple):
 class NumberedPatches(NumberedItems):
     """Patches of visits to volumes: ``each`` of every visit, or as many as each says."""
 
+    holds_patches = True
+
     def __init__(self, items: EachItem, each: int = 0) -> None:
-        self.items, self._each, self.has_end = items, each, items.has_end
+        self.items, self._each = items, each
+        # Visits to patches of one volume would be several visits to that volume.
+        self.in_visits = items.in_visits and not items.holds_patches
         self._recent: dict[int, Visit] = {}
         self._failures: set[int] = set()
         self._ends = array("q")  # without a common number of patches: those of the first visits
@@ -255,10 +260,8 @@ class NumberedPatches(NumberedItems):
         return self._ends[-1] if self._ends else 0
 
     def holds(self, number: int) -> bool:
-        if self._each and self.items.has_end:
-            return number < self._length
         if self._each:
-            return self.items.holds(0)
+            return number < self._length
         return bool(self._ends and number < self._ends[-1]) or self._extend(number)
 
     def __getitem__(self, number: int) -> Any:
@@ -354,13 +357,17 @@ def _by_number(pipe: Any, items: NumberedItems | None) -> NumberedItems | None:
     if isinstance(pipe, PerItem) and kind.__iter__ is PerItem.__iter__:
         return None if items is None else EachItem(items, pipe.apply, pipe)
     if isinstance(pipe, DataPipe):
-        own: NumberedItems | None = pipe.by_number(items)
+        # A subclass that iterates in another way has other items.
+        first = next(k for k in kind.__mro__ if not {"by_number", "__iter__"}.isdisjoint(vars(k)))
+        own: NumberedItems | None = pipe.by_number(items) if "by_number" in vars(first) else None
         return own
     if items is None:
         return None
     if kind in (Shuffler, ShufflerIterDataPipe) and pipe._enabled and pipe.buffer_size > 1:
         return OrderedItems(items, partial(_permutation_of, pipe))
-    if isinstance(pipe, Shuffler) or (kind is ShardingFilter and pipe.num_of_instances == 1):
+    if kind in (Shuffler, ShufflerIterDataPipe):
+        return items
+    if kind is ShardingFilter and pipe.num_of_instances == 1:
         return items
     return EachItem(items, pipe._apply_fn, pipe) if kind is Mapper else None
 

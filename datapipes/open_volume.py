@@ -31,7 +31,7 @@ from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
 from .datapipe import SameLength, chained_form, wrong_item
 from .epoch import SeedStamper, warn_of_generators
-from .item_numbers import EachItem, LeftOut, NumberedItems
+from .item_numbers import EachItem, NumberedItems
 from .op_pipe import (
     check_policies,
     nearest_key,
@@ -490,8 +490,7 @@ class _OpenItems(EachItem):
         try:
             return self._pass.open_item(item, number)
         except Exception as error:
-            self._note(number, item, error)
-        raise LeftOut
+            raise self.with_number(error, number, item)  # noqa: B904  the very same error
 
 
 def _repeats_objects(parent: Pipe) -> bool:

@@ -25,6 +25,7 @@ from ..spatial.ops.op import whole_number
 from .datapipe import SameLength, chained_form, locate_errors, wrong_item
 from .epoch import copy_for_epoch
 from .item_numbers import (
+    LeftOut,
     NumberedItems,
     OrderedItems,
     Permutation,
@@ -217,7 +218,7 @@ class ShufflePlans(SameLength):
         visits = items.visits()
         if not visits.number:
             return int
-        together = max(1, self.spec.size // max(1, visit_bytes(items, visits.span(0))))
+        together = max(1, self.spec.size // max(1, visit_bytes(items, visits)))
         visit_of = Stream(self._seed, 0, (), "shuffle_plans visits").generator()
         visit_at = visit_of.permutation(visits.number)
         ends = np.cumsum(visits.counts()[visit_at])
@@ -249,23 +250,29 @@ def needed_chunks(sample: Any) -> Iterator[ChunkBytes]:
             yield from read.chunks((sample.identity[:1], key, place))
 
 
-def visit_bytes(items: NumberedItems, visit: range) -> int:
-    """Return the bytes of the chunks that the patches of a visit touch; 0 if there are none."""
+def visit_bytes(items: NumberedItems, visits: Visits) -> int:
+    """Return the bytes of the chunks that the first visit with patches touches; 0 without any."""
     # Reads a header.
-    sizes: dict[tuple[Any, ...], int] = {}
-    some = visit[:_LOOKED_AT]
-    with looking_ahead():
-        for number in some:
-            item = items[number]
-            if isinstance(item, Sample):
-                # Plans of its own, which keep its estimates.
-                apart = {
-                    key: one.with_pending(replace(one.pending, identity=item.identity))
-                    for key, one in patches_of(item).items()
-                }
-                chunks = needed_chunks(item.with_data(**apart))
-                sizes.update((each.chunk, each.bytes) for each in chunks)
-    return sum(sizes.values()) * len(visit) // max(1, len(some))
+    for visit in map(visits.span, range(visits.number)):
+        sizes: dict[tuple[Any, ...], int] = {}
+        some = visit[:_LOOKED_AT]
+        try:
+            with looking_ahead():
+                for number in some:
+                    item = items[number]
+                    if isinstance(item, Sample):
+                        # Plans of its own, which keep its estimates.
+                        apart = {
+                            key: one.with_pending(replace(one.pending, identity=item.identity))
+                            for key, one in patches_of(item).items()
+                        }
+                        chunks = needed_chunks(item.with_data(**apart))
+                        sizes.update((each.chunk, each.bytes) for each in chunks)
+        except LeftOut:
+            continue
+        if some:
+            return sum(sizes.values()) * len(visit) // len(some)
+    return 0
 
 
 # Enough for a mean, and planned in a second.

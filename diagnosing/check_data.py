@@ -25,6 +25,7 @@ import numpy as np
 from ..core import Grid
 from ..core.call_site import looking_ahead, warn
 from ..core.errors import (
+    GraphError,
     LikelyLabel,
     MissingDependency,
     SampleError,
@@ -347,11 +348,15 @@ def _run(
     numbers = itertools.count()
     answers = first = 0  # findings, and the first task without one
     running: list[_CheckProcess] = []
+    is_over = False  # whether there are no more tasks
     show = progress or (lambda number, total: None)
     show(0, count)
     try:
         while answers < count:
-            while len(running) < min(workers, count - answers):
+            if is_over and not running:
+                msg = f"the pipe yielded {count} volumes at first, and {answers} later"
+                raise GraphError(msg, do="Give a pipe that yields the same ones in each pass.")
+            while not is_over and len(running) < min(workers, count - answers):
                 running.append(_start(voxels))
             limit = min(worker.deadline for worker in running) - time.monotonic()
             ready = wait([worker.channel for worker in running], max(0.0, limit))
@@ -365,6 +370,7 @@ def _run(
                     show(answers, count)
                 task = None if is_lost else next(tasks, None)
                 if task is None:
+                    is_over = is_over or not is_lost
                     running.remove(worker)
                     _end(worker)
                     continue
@@ -496,6 +502,9 @@ def index(
     >>> report = index("scans/", "scans/manifest.json")  # doctest: +SKIP
     >>> pipe = from_manifest("scans/manifest.json").open_volume()  # doctest: +SKIP
     """
+    if os.fspath(destination or "").endswith(".parquet") and find_spec("pyarrow") is None:
+        msg = "a manifest by columns (.parquet) needs pyarrow, which is not installed."
+        raise MissingDependency(msg, do="pip install voxpipe[parquet]")
     volumes, missing = _volumes_and_gaps(cases, storage_options, labels, reader_kwargs)
     count, kinds = _kinds_of(volumes)
     keys = _keys_of_labels(cases, kinds, labels)

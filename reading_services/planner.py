@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle, filterfalse, islice, repeat, takewhile
 from typing import Any, ClassVar, NamedTuple
@@ -290,6 +291,8 @@ class EpochPlan:
         self._items = every if isinstance(every, NumberedItems) else None
         self.by_number = None if excuses is not None else self._items
         """The items by their numbers; None where they have none, or move up for others."""
+        # A loader in a pipe of another one does not leave out items for that.
+        self._is_inside = excuses is None and ERROR_LOG.get() is not None
         self._in_order: Iterator[Any] = iter(())
         self._next = -1  # number of the next item in order; -1 before there is one
 
@@ -297,7 +300,8 @@ class EpochPlan:
         """Return items from one number to below another; fewer at the end of the epoch."""
         every = self.by_number
         if every is not None:
-            return tuple([every[number] for number in takewhile(every.holds, range(start, stop))])
+            with holding(ERROR_LOG, None) if self._is_inside else nullcontext():
+                return tuple([every[n] for n in takewhile(every.holds, range(start, stop))])
         if not 0 <= self._next <= start:
             if self._items is not None:
                 self._in_order = self._items.items_from(0)

@@ -168,6 +168,8 @@ class PlannedWork(_WorkBase):
         where = f"in each of {workers} workers" if workers else here
         lines = ["planned in this process (no voxels)", indent(planner, "  ")]
         items = number_items(self.cut.planner)
+        if self.errors.tolerates and isinstance(items, NumberedItems):
+            lines.append("in order, from the first item: failed items move the numbers of others")
         if not isinstance(items, NumberedItems):
             lines.append(
                 f"in order, from the first item: {describe(items)} gives its items no numbers, so "

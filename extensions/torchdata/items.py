@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import count as count_from
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from torch.utils.data import MapDataPipe
 
@@ -14,8 +14,7 @@ from ...core.call_site import warn
 from ...core.validate import validate_int
 from ...datapipes.datapipe import DataPipe, PerItem, SameLength, length_of
 from ...datapipes.epoch import seed_again
-from ...datapipes.item_numbers import NumberedItems, number_items
-from ...graph import Pipe, clone, traits_of, walk
+from ...graph import Pipe
 
 
 class Header(SameLength, form="header"):
@@ -111,11 +110,6 @@ class Cycler(SameLength, form="cycle"):
             if empty:
                 return
 
-    def by_number(self, items: Any) -> Any:
-        if items is None or any(traits_of(pipe).runs_user_code for pipe in walk(self.parent)):
-            return None
-        return _Turns(self, items)
-
     def __len__(self) -> int:
         """Return the items of all turns; TypeError if it cycles for ever."""
         if self.count is None:
@@ -123,31 +117,6 @@ class Cycler(SameLength, form="cycle"):
             msg += "valid length"
             raise TypeError(msg)
         return self.count * length_of(self, self.parent)
-
-
-class _Turns(NumberedItems):
-    """The items of all turns; each turn has random pipes of its own."""
-
-    in_visits = False
-
-    def __init__(self, pipe: Cycler, items: NumberedItems) -> None:
-        self._pipe, self._seed, self._turns = pipe, pipe._seed, {0: items}
-        self.has_end = pipe.count is not None
-
-    def __len__(self) -> int:
-        return len(self._pipe)
-
-    def holds(self, number: int) -> bool:
-        return number < len(self) if self.has_end else self._turns[0].holds(0)
-
-    def __getitem__(self, number: int) -> Any:
-        turn, number = divmod(number, len(self._turns[0]))
-        if turn not in self._turns:
-            parent = clone(self._pipe.parent)
-            if self._seed is not None:
-                seed_again(parent, Stream(self._seed, 0, (turn,), "cycle").integer())
-            self._turns = {0: self._turns[0], turn: cast(NumberedItems, number_items(parent))}
-        return self._turns[turn][number]
 
 
 class Repeater(SameLength, form="repeat"):

@@ -19,6 +19,7 @@ from voxpipe.core import IO_COUNTERS, Sample
 from voxpipe.dataloader2 import volumes_of
 from voxpipe.datapipes.cost import cost_of, measure_access
 from voxpipe.datapipes.epoch import set_epoch
+from voxpipe.datapipes.item_numbers import Visits
 from voxpipe.datapipes.shuffle_plans import needed_chunks, shuffle_report, visit_bytes
 from voxpipe.diagnosing.measurement import reads_of
 from voxpipe.extensions.formats.blosc2 import Blosc2Blocks
@@ -211,7 +212,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
 
     report = shuffle_report(pipe.batch_patches(1), seed=seed, cache_bytes=0)
     assert report.bytes_per_sample == size
-    assert visit_bytes([first(pipe, seed)], range(1)) == size
+    assert visit_bytes([first(pipe, seed)], Visits(1, 1)) == size
 
     close_volumes()
     reads = reads_of([first(pipe, seed)])

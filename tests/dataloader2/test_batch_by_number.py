@@ -1,5 +1,6 @@
 """Any batch of a run by its number: what iteration gives there, made without another one."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -7,10 +8,11 @@ import pytest
 import torch
 from sampled import sampled
 from scenes import same
+from torch.utils.data.datapipes.iter import Shuffler
 
 import voxpipe as vp
-from voxpipe.core import IO_COUNTERS
-from voxpipe.core.errors import GraphError, LoaderShutDown
+from voxpipe.core import IO_COUNTERS, Sample
+from voxpipe.core.errors import GraphError, LoaderShutDown, StateMismatch
 from voxpipe.dataloader2 import InProcessReadingService
 from voxpipe.datapipes.datapipe import SameLength
 from voxpipe.datapipes.item_numbers import OrderedItems, number_or_list
@@ -230,7 +232,7 @@ def test_a_cycle_without_an_end_has_any_batch():
     """The turns differ, and each is an epoch of its own."""
     pipe = patches().cycle().batch_patches(3)
     with vp.DataLoader2(pipe, seed=5) as loader:
-        far = loader.batch(10_000, epoch=0)
+        far = loader.batch(100, epoch=0)
         batches = iter(loader)
         turns = [[next(batches) for _ in SIZES] for _ in range(2)]
         again = [loader.batch(n, epoch=0) for n in range(2 * len(SIZES))]
@@ -334,3 +336,89 @@ def test_pipes_that_keep_items_change_no_order(tmp_path):
         assert epoch(pipe) == expected
     runtime = vp.adapters.Runtime(at="map", threads=2)
     assert epoch(source.map(twice), runtime) == expected
+
+
+class Backwards(Shuffler):
+    """A user's own order, in the class of torch's."""
+
+    def __iter__(self):
+        yield from list(self.datapipe)[::-1]
+
+
+class EverySecond(vp.datapipes.iter.from_cases):
+    """A source of a user that yields some of its cases."""
+
+    def __iter__(self):
+        for number, (name, data) in list(enumerate(self.each_case()))[::2]:
+            yield Sample(data, case=name, identity=(number,))
+
+
+def some(count=6):
+    return [{"image": np.full((4, 4, 4), n), "case": str(n)} for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [(lambda: Backwards(vp.from_cases(some())), "543210"), (lambda: EverySecond(some()), "024")],
+)
+def test_a_subclass_that_iterates_in_another_way_is_asked(make, expected):
+    """Its items are those of its own iteration, also in a loader."""
+    assert "".join(sample.case for sample in make()) == expected
+    with vp.DataLoader2(make(), seed=1) as loader:
+        assert "".join(sample.case for sample in loader) == expected
+        assert loader.batch(1, epoch=0).case == expected[1]
+
+
+def test_patches_of_patches_take_turns_by_case():
+    """Two visits to patches of one volume are one visit to the volume."""
+    pipe = vp.from_cases(some(2)).open_volume().lazy_patch(3, samples_per_volume=2)
+    pipe = pipe.lazy_patch(2, samples_per_volume=3).interleave(2)
+    plainly = [sample.case for sample in pipe]
+    with vp.DataLoader2(pipe.batch_patches(1), seed=1) as loader:
+        assert [meta["case"] for batch in loader for meta in batch["meta"]] == plainly
+    assert plainly[:4] == ["0", "1", "0", "1"]
+
+
+def test_an_order_of_cases_that_cannot_be_planned_has_the_others():
+    """The first visit gives no estimate of the memory of a visit."""
+    found = [{**case, "n": "many" if case["case"] == "0" else 3} for case in some(4)]
+    pipe = vp.from_cases(found).open_volume().lazy_patch(3, samples_per_volume="n")
+    pipe = pipe.shuffle_plans(vp.ShuffleSpec.chunk_local(1000)).batch_patches(1)
+    adapter = vp.OnError("skip", errors=(ValueError,))
+    with vp.DataLoader2(pipe, adapter, seed=1) as loader:
+        names = [meta["case"] for batch in loader for meta in batch["meta"]]
+        assert sorted(names) == sorted(3 * ["1", "2", "3"])
+        assert len(loader.failures) == 1
+        assert "failed items move the numbers" in loader.explain()
+
+
+def test_a_list_that_was_edited_is_another_one():
+    """Though it is the same object."""
+    found = some()
+    with vp.DataLoader2(vp.from_cases(found).shuffle(), seed=1) as loader:
+        state = loader.state_dict()
+        found.append({"image": np.zeros((4, 4, 4)), "case": "late"})
+        with pytest.raises(StateMismatch, match="6 cases, and are 7"):
+            loader.load_state_dict(state)
+
+
+def test_batches_in_threads_are_those_of_one():
+    """While an epoch runs: functions of both draw from the global generators."""
+    pipe = vp.from_cases(some(12)).map(noisy).open_volume().map(noisy).batch_patches(1)
+    with vp.DataLoader2(pipe, seed=3) as loader:
+        expected = [batch["noise"] for batch in loader]
+        loader.set_epoch(0)
+        with ThreadPoolExecutor(1) as thread:
+            other = thread.submit(lambda: [loader.batch(n, epoch=0)["noise"] for n in range(12)])
+            seen = [batch["noise"] for batch in loader]
+            assert [float(n) for n in other.result(60)] == [float(n) for n in expected]
+        assert [float(n) for n in seen] == [float(n) for n in expected]
+
+
+def test_a_number_beyond_the_end_makes_no_other_batch(monkeypatch):
+    """Where the length is known, it is refused first."""
+    with loader_of("patches") as loader:
+        before = IO_COUNTERS.snapshot()
+        with pytest.raises(IndexError, match="batch 99: epoch 0 has no such batch, as it has 8"):
+            list(loader.batches([0, 1, 99]))
+        assert (IO_COUNTERS.snapshot() - before).reads == 0
