@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -274,6 +275,17 @@ def test_rows_share_the_texts_of_a_dictionary(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 10**7
     finally:
         tracemalloc.stop()
+
+
+def test_threads_that_open_manifests_keep_the_memory_pool(tmp_path):
+    """The pool of pyarrow is global, and others use it."""
+    place = written(tmp_path / "m.parquet", entry("a"))
+    pool = arrow.default_memory_pool().backend_name
+
+    with ThreadPoolExecutor(4) as threads:
+        for _ in threads.map(lambda _: read_manifest(place, follow="anywhere"), range(200)):
+            pass
+    assert arrow.default_memory_pool().backend_name == pool
 
 
 def test_footers_that_share_pages_or_claim_items_are_refused(tmp_path):

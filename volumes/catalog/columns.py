@@ -259,15 +259,19 @@ class Columns(Sequence[Row]):
         return digest.hexdigest()
 
 
+_POOL = ForkSafeLock()
+
+
 @contextmanager
 def _exact_memory(arrow: Any) -> Iterator[None]:
     """Allocate exact buffers: the usual pool takes half as much again for small ones."""
-    usual = arrow.default_memory_pool()
-    arrow.set_memory_pool(arrow.system_memory_pool())
-    try:
-        yield
-    finally:
-        arrow.set_memory_pool(usual)
+    with _POOL:  # The pool is global: threads would restore that of each other.
+        usual = arrow.default_memory_pool()
+        arrow.set_memory_pool(arrow.system_memory_pool())
+        try:
+            yield
+        finally:
+            arrow.set_memory_pool(usual)
 
 
 def _check_rows(footer: Footer, size: int) -> None:
