@@ -82,7 +82,15 @@ def _parquet() -> tuple[Any, Any, Any]:
 
 
 def write_columns(file: IO[bytes], rows: Iterable[Row], made_of: Callable[[], list[str]]) -> None:
-    """Write rows, grouped by case, as Parquet; ``made_of`` is called after the last row."""
+    """Write rows, grouped by case, as Parquet; ``made_of`` is called after the last row.
+
+    Raises
+    ------
+    MissingDependency
+        If pyarrow is not installed.
+    BadManifest
+        If a name is no UTF-8, or a number exceeds 64 bits.
+    """
     arrow, parquet, schema = _parquet()
     rest, has_more = iter(rows), False
     how = {"write_statistics": False, "write_page_checksum": True, "store_schema": False}
@@ -135,7 +143,15 @@ _layout_of = lru_cache(maxsize=256)(parse_json)
 
 
 class Columns(Sequence[Row]):
-    """Rows of a Parquet file, each made when it is asked for."""
+    """Rows of a Parquet file, each made when it is asked for.
+
+    Raises
+    ------
+    MissingDependency
+        If pyarrow is not installed.
+    BadManifest
+        If the file is no manifest, is damaged, or claims more than its bytes hold.
+    """
 
     def __init__(self, path: str, name: str) -> None:
         arrow, parquet, _ = _parquet()
