@@ -6,6 +6,8 @@ import pickle
 import random
 import subprocess
 import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +32,7 @@ from voxpipe.volumes import (
 from voxpipe.volumes.catalog import columns, manifest
 from voxpipe.volumes.catalog.columns import write_columns
 from voxpipe.volumes.catalog.manifest import Stamp
+from voxpipe.volumes.catalog.parquet_footer import checked_footer, read_footer
 from voxpipe.volumes.header import Header
 
 arrow = pytest.importorskip("pyarrow")
@@ -202,11 +205,124 @@ def test_every_damaged_byte_is_noticed_or_harmless(tmp_path):
     assert refused > 200
 
 
-def write_table(path, table, about, compression):
-    how = {"compression": compression, "store_schema": False}
+_DAMAGE = """
+import os
+import random
+import sys
+
+from pyarrow import parquet
+from voxpipe.core.errors import BadManifest
+from voxpipe.volumes.catalog.columns import Columns
+
+path, first, count, checksums = sys.argv[1], *map(int, sys.argv[2:])
+reader = parquet.ParquetFile
+
+
+def peak():
+    if not os.path.exists("/proc/self/status"):
+        return 0
+    with open("/proc/self/status") as file:  # resource.getrusage() counts the parent too
+        return int(file.read().split("VmHWM:")[1].split()[0])
+
+
+parquet.ParquetFile = lambda *a, **k: reader(*a, **k | {"page_checksum_verification": checksums})
+with open(path, "rb") as file:
+    sound = file.read()
+footer = len(sound) - 8 - int.from_bytes(sound[-8:-4], "little")
+Columns(path, "m").digest
+before = peak()
+refused = 0
+for seed in range(first, first + count):
+    generator = random.Random(seed)
+    broken = bytearray(sound)
+    start = footer if checksums and seed % 4 else 0
+    for _ in range(generator.randint(1, 5)):
+        at = generator.randrange(start, len(sound) - (4 if seed % 9 else 0))
+        broken[at] = generator.choice((generator.randrange(256), broken[at] ^ 1, 0x7F, 0xFF))
+    with open(path, "wb") as file:
+        file.write(broken)
+    try:
+        columns = Columns(path, "m")
+        columns.digest, [*columns.texts()], [*columns]
+    except BadManifest:
+        refused += 1
+megabytes = (peak() - before) / 1024
+assert refused > count // 3 and megabytes < 300, (refused, megabytes)
+"""
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+@pytest.mark.parametrize("count", [300, pytest.param(5000, marks=pytest.mark.slow)])
+def test_no_damage_ends_the_process(tmp_path, count, checksums):
+    """Several bytes of footer or pages are changed, also with checksums that fit."""
+    entries = [entry(f"p{n}", documents=(("x", b"{}"),)) for n in range(40)]
+    place = written(tmp_path / "m.parquet", *entries)
+    numbers = map(str, (0, count, int(checksums)))
+
+    subprocess.run([sys.executable, "-c", _DAMAGE, str(place), *numbers], check=True)
+
+
+def test_rows_share_the_texts_of_a_dictionary(tmp_path):
+    """A long text in many rows is in memory once."""
+    one = manifest.json_of_entry(entry("a"), "") | {"options": {"x": "y" * 100_000}}
+    with open(tmp_path / "m.parquet", "wb") as file:
+        write_columns(file, ((f"{n}", "image", one) for n in range(1000)), list)
+    found = read_manifest(tmp_path / "m.parquet", follow="anywhere")
+
+    tracemalloc.start()
+    try:
+        assert sum(map(len, found.texts())) > 10**8
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+
+
+def test_threads_that_open_manifests_keep_the_memory_pool(tmp_path):
+    """The pool of pyarrow is global, and others use it."""
+    place = written(tmp_path / "m.parquet", entry("a"))
+    pool = arrow.default_memory_pool().backend_name
+
+    with ThreadPoolExecutor(4) as threads:
+        for _ in threads.map(lambda _: read_manifest(place, follow="anywhere"), range(200)):
+            pass
+    assert arrow.default_memory_pool().backend_name == pool
+
+
+def test_footers_that_share_pages_or_claim_items_are_refused(tmp_path):
+    """A few bytes never become many in memory."""
+    place = written(tmp_path / "m.parquet", *(entry(f"p{n}") for n in range(100)))
+    with open(place, "rb") as file:
+
+        def read_at(count, offset):
+            file.seek(offset)
+            return file.read(count)
+
+        footer = read_footer(read_at, os.path.getsize(place))
+        assert checked_footer(read_at, footer, columns._TYPES, columns._TEXTS)[:4] == b"PAR1"
+        twice = footer._replace(groups=footer.groups * 2)
+        with pytest.raises(ValueError, match="another column"):
+            checked_footer(read_at, twice, columns._TYPES, columns._TEXTS)
+    # A list of a billion row groups; structs in structs.
+    for data in (b"\x49\xfc\x80\x80\x80\x80\x04", b"\x1c" * 5000):
+        place.write_bytes(b"PAR1" + data + len(data).to_bytes(4, "little") + b"PAR1")
+        with pytest.raises(BadManifest, match=r"claims|deeply"):
+            read_manifest(place)
+
+
+def write_table(path, table, about, compression, **more):
+    how = {"use_dictionary": [*columns._TEXTS], "write_page_checksum": True}
+    how |= {"compression": compression, "store_schema": False, "write_statistics": False, **more}
     with parquet.ParquetWriter(path, table.schema, **how) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({"voxpipe": about})
+
+
+def encoded(name, encoding):
+    return {"use_dictionary": False, "column_encoding": {name: encoding}}
+
+
+def with_nulls(table):
+    return table.cast(arrow.schema([field.with_nullable(True) for field in table.schema]))
 
 
 @pytest.mark.parametrize(
@@ -218,6 +334,12 @@ def write_table(path, table, about, compression):
         (lambda table: {"table": table.drop_columns(["slope"])}, "columns"),
         (lambda table: {"table": table.set_column(10, "slope", table["stamp_size"])}, "slope"),
         (lambda table: {"table": table.take([0, 2, 1])}, "not together"),
+        (lambda table: {"use_dictionary": ["location"]}, "location has type 2"),
+        (lambda table: encoded("location", "DELTA_BYTE_ARRAY"), "location .* encoding 7"),
+        (lambda table: encoded("layout", "DELTA_BYTE_ARRAY"), "layout .* encoding 7"),
+        (lambda table: {"write_page_checksum": False}, "no checksum"),
+        (lambda table: {"data_page_version": "2.0"}, "field 8"),
+        (lambda table: {"table": with_nulls(table)}, "its columns"),
     ],
 )
 def test_what_others_wrote_is_refused(tmp_path, change, message):

@@ -1,10 +1,10 @@
-"""Manifests by columns: a Parquet file of which a million rows open in a second.
+"""Manifests by columns: a Parquet file of which a million rows open in two seconds.
 
 Rows are mappings as in a JSON manifest. Their numbers and texts stay in memory by columns; equal
 texts of a row group are kept once. Statistics and documents stay in the file until a row is read.
 
-Files of others are not believed. Pages are uncompressed and have checksums, so that no page takes
-more memory than bytes of the file. The footer is compared with the file first.
+Files of others are not believed: ``parquet_footer.py`` checks footer and pages before pyarrow reads
+them. Texts in dictionaries stay there, so a file takes memory in proportion to its bytes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ...core.locks import ForkSafeLock
 from ...core.lru_cache import LRUCache, cached_property
 from ...core.sample import parse_json
 from ...storage.ranges import MOST_DOCUMENT_BYTES, check_document
+from .parquet_footer import Footer, checked_footer, read_footer
 
 FORMAT, VERSION = "voxpipe manifest", 1
 MOST_BYTES = 4 * 1024**3
@@ -81,7 +82,15 @@ def _parquet() -> tuple[Any, Any, Any]:
 
 
 def write_columns(file: IO[bytes], rows: Iterable[Row], made_of: Callable[[], list[str]]) -> None:
-    """Write rows, grouped by case, as Parquet; ``made_of`` is called after the last row."""
+    """Write rows, grouped by case, as Parquet; ``made_of`` is called after the last row.
+
+    Raises
+    ------
+    MissingDependency
+        If pyarrow is not installed.
+    BadManifest
+        If a name is no UTF-8, or a number exceeds 64 bits.
+    """
     arrow, parquet, schema = _parquet()
     rest, has_more = iter(rows), False
     how = {"write_statistics": False, "write_page_checksum": True, "store_schema": False}
@@ -134,29 +143,39 @@ _layout_of = lru_cache(maxsize=256)(parse_json)
 
 
 class Columns(Sequence[Row]):
-    """Rows of a Parquet file, each made when it is asked for."""
+    """Rows of a Parquet file, each made when it is asked for.
+
+    Raises
+    ------
+    MissingDependency
+        If pyarrow is not installed.
+    BadManifest
+        If the file is no manifest, is damaged, or claims more than its bytes hold.
+    """
 
     def __init__(self, path: str, name: str) -> None:
-        arrow, parquet, schema = _parquet()
+        arrow, parquet, _ = _parquet()
         self._name, self._lock = name, ForkSafeLock()
         self._recent: LRUCache[Any] = LRUCache(_RECENT)
         self._errors = (arrow.ArrowException, OSError, ValueError, MemoryError, TypeError, KeyError)
-        size = os.stat(path).st_size
-        check_document(size, name, MOST_BYTES)
-        with self.reporting("is no voxpipe manifest"), _exact_memory(arrow):
+        check_document(os.stat(path).st_size, name, MOST_BYTES)
+        with self.reporting("is no voxpipe manifest"):
             # It reads at positions, so that forked children can share the descriptor.
-            self._file = parquet.ParquetFile(
-                arrow.OSFile(path),
-                read_dictionary=[*_TEXTS],
-                page_checksum_verification=True,
-            )
-            footer = self._file.metadata
-            document = parse_json((footer.metadata or {}).get(b"voxpipe", b"null"))
+            file = arrow.OSFile(path)
+            footer = read_footer(file.read_at, size := file.size())
+            document = parse_json(footer.documents.get(b"voxpipe", b"null"))
         check_format(document, name)
         with self.reporting("cannot be read"), _exact_memory(arrow):
             self.made_of, self._has_more = [*map(str, document["made_of"])], bool(document["more"])
-            _check_footer(footer, self._file.schema_arrow, schema, size)
-            groups = range(footer.num_row_groups)
+            _check_rows(footer, size)
+            bare = checked_footer(file.read_at, footer, _TYPES, _TEXTS)
+            self._file = parquet.ParquetFile(
+                file,
+                metadata=parquet.read_metadata(arrow.BufferReader(bare)),
+                read_dictionary=[*_TEXTS],
+                page_checksum_verification=True,
+            )
+            groups = range(len(footer.groups))
             self._batches = [self._group(number, _IN_MEMORY) for number in groups]
             self._firsts = np.cumsum([0, *map(len, self._batches)]).tolist()
             self.first_rows = self._first_rows(arrow)
@@ -188,7 +207,10 @@ class Columns(Sequence[Row]):
             codes = column.indices.to_numpy()
             is_new = np.append(column[0].as_py() != last, codes[1:] != codes[:-1])
             starts.append(np.flatnonzero(is_new) + first)
-            names.append(column.dictionary.take(arrow.array(codes[is_new])))
+            # take() of repeated codes would copy a long name many times.
+            if len(new := codes[is_new]) != len(np.unique(new)):
+                raise ValueError("the volumes of a case are not together")
+            names.append(column.dictionary.take(arrow.array(new)))
             last = column[-1].as_py()
         rows = np.concatenate(starts)
         if len(rows) and len(arrow.chunked_array(names).unique()) != len(rows):
@@ -237,7 +259,7 @@ class Columns(Sequence[Row]):
         """Yield a text for each row with all values but statistics and documents."""
         names = dict.fromkeys(["case", "key", "location", *_IN_MEMORY])
         for batch in self._batches:
-            columns = [batch.column(name).to_pylist() for name in names]
+            columns = [_values(batch.column(name)) for name in names]
             for case, key, location, *rest in zip(*columns, strict=True):
                 yield f"{case} {key}={location} {rest}"
 
@@ -253,32 +275,35 @@ class Columns(Sequence[Row]):
         return digest.hexdigest()
 
 
+_POOL = ForkSafeLock()
+
+
 @contextmanager
 def _exact_memory(arrow: Any) -> Iterator[None]:
     """Allocate exact buffers: the usual pool takes half as much again for small ones."""
-    usual = arrow.default_memory_pool()
-    arrow.set_memory_pool(arrow.system_memory_pool())
-    try:
-        yield
-    finally:
-        arrow.set_memory_pool(usual)
+    with _POOL:  # The pool is global: threads would restore that of each other.
+        usual = arrow.default_memory_pool()
+        arrow.set_memory_pool(arrow.system_memory_pool())
+        try:
+            yield
+        finally:
+            arrow.set_memory_pool(usual)
 
 
-def _check_footer(footer: Any, schema: Any, own: Any, size: int) -> None:
-    """Refuse a footer that does not fit the file, before memory is taken for its claims."""
-    kinds = [(f.name, getattr(f.type, "value_type", f.type), f.nullable) for f in schema]
-    if kinds != [(f.name, f.type, f.nullable) for f in own]:
-        raise ValueError(f"its columns are {', '.join(schema.names)}")
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    counts = [group.num_rows for group in groups]
-    most = min(size // _LEAST_ROW_BYTES, footer.num_rows)
+def _check_rows(footer: Footer, size: int) -> None:
+    """Refuse numbers of rows that do not fit the file."""
+    counts = [group[3] for group in footer.groups]
+    most = min(size // _LEAST_ROW_BYTES, footer.row_count)
     if sum(counts) != most or not all(0 < count <= _MOST_ROWS for count in counts):
-        raise ValueError(f"it claims {footer.num_rows} rows in {len(counts)} groups")
-    for column in (group.column(n) for group in groups for n in range(len(own))):
-        if column.compression != "UNCOMPRESSED":
-            raise ValueError(f"its pages are compressed, by {column.compression}")
-        if not 0 <= column.total_compressed_size <= size - max(column.data_page_offset, 0):
-            raise ValueError(f"its column {column.path_in_schema} exceeds the file")
+        raise ValueError(f"it claims {footer.row_count} rows in {len(counts)} groups")
+
+
+def _values(column: Any) -> list[Any]:
+    """Return the values of a column; rows share the texts of a dictionary."""
+    if not hasattr(column, "dictionary"):
+        return [*column.to_pylist()]
+    texts = column.dictionary.to_pylist()
+    return [texts[code] for code in column.indices.to_pylist()]
 
 
 def _bytes_of(array: Any) -> Iterator[memoryview]:

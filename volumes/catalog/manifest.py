@@ -230,6 +230,15 @@ def read_manifest(
     ``"same_folder"``: below its folder. Volumes of a manifest at a URL may also be on its host by
     the same scheme, those of a local one at the origins in its ``made_of``. ``"anywhere"``: on any
     host, which then receives the credentials.
+
+    Raises
+    ------
+    VolumeNotFound
+        If there is no manifest.
+    BadManifest
+        If it is no manifest, or is damaged.
+    MissingDependency
+        If it is a Parquet file and pyarrow is not installed.
     """
     place = os.fspath(location)
     name = public_name(place)
