@@ -103,7 +103,9 @@ class DeliveredBatches:
         """Yield the batches that are planned, and whether each is wanted."""
         if from_first:
             return ((index, not self.holds(index)) for index in count())
-        numbers = filterfalse(self.holds, count(self.next)) if self.ahead else count(self.next)
+        numbers: Iterator[int] = count(self.next)
+        if self.ahead or type(self) is not DeliveredBatches:  # subclasses may hold others
+            numbers = filterfalse(self.holds, numbers)
         return zip(numbers, repeat(True), strict=False)
 
     def leave_out(self, failures: Sequence[Failure]) -> None:
