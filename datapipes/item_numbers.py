@@ -363,13 +363,16 @@ def _by_number(pipe: Any, items: NumberedItems | None) -> NumberedItems | None:
         return own
     if items is None:
         return None
-    if kind in (Shuffler, ShufflerIterDataPipe) and pipe._enabled and pipe.buffer_size > 1:
-        return OrderedItems(items, partial(_permutation_of, pipe))
     if kind in (Shuffler, ShufflerIterDataPipe):
-        return items
+        return OrderedItems(items, partial(_permutation_of, pipe)) if _is_on(pipe) else items
     if kind is ShardingFilter and pipe.num_of_instances == 1:
         return items
     return EachItem(items, pipe._apply_fn, pipe) if kind is Mapper else None
+
+
+def _is_on(pipe: Any) -> bool:
+    """Whether a ``shuffle()`` of torch's changes the order."""
+    return bool(pipe._enabled and pipe.buffer_size > 1)
 
 
 def _permutation_of(pipe: Any, items: NumberedItems, *, resets: bool = True) -> Permutation:
@@ -386,10 +389,12 @@ class ShufflerIterDataPipe(Shuffler[Any]):
     """
 
     def __iter__(self) -> Iterator[Any]:
-        items = number_items(self.datapipe)
-        if not isinstance(items, NumberedItems) and _is_countable(self.datapipe):
-            items = number_or_list(self.datapipe)
-        if isinstance(items, NumberedItems) and self._enabled and self.buffer_size > 1:
+        items: Any = None
+        if _is_on(self):  # a list that is not used would take the seed of the pass
+            items = number_items(self.datapipe)
+            if not isinstance(items, NumberedItems) and _is_countable(self.datapipe):
+                items = number_or_list(self.datapipe)
+        if isinstance(items, NumberedItems):
             yield from OrderedItems(items, partial(_permutation_of, self, resets=False))
         else:  # of the function itself: torch's hook around it would begin another pass
             whole: Any = Shuffler.__iter__

@@ -284,6 +284,17 @@ def test_a_rank_plans_its_own_part(monkeypatch):
         assert len(numbers) == 10
 
 
+@pytest.mark.parametrize("size", [1, 100])
+def test_a_shuffle_that_is_off_leaves_the_pass_to_the_source(size):
+    """Also behind a pipe whose items have no numbers: order and seed are those of the loader."""
+    pipe = vp.from_cases(cases()).prefetch(2).shuffle(buffer_size=size).open_volume()
+    adapter = vp.adapters.Shuffle(False)
+    with vp.DataLoader2(pipe.lazy_patch(4).batch_patches(1), adapter, seed=5) as loader:
+        metas = [meta for batch in loader for meta in batch["meta"]]
+    assert [meta["identity"] for meta in metas] == [[n, 0] for n in range(len(SIZES))]
+    assert {meta["seed"] for meta in metas} == {5}
+
+
 class Hardest(SameLength):
     """An order of a user: by the number in each case, in a table of one epoch."""
 
