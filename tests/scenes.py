@@ -35,6 +35,18 @@ def write_scans(folder, count=3):
         nibabel.save(image, folder / f"p{n}" / "seg.nii")
 
 
+def numbers_of_cases(monkeypatch):
+    """Return a list that gets the number of each case that is made from now on."""
+    numbers, own = [], vp.datapipes.iter.from_cases.case
+
+    def counted(source, number):
+        numbers.append(number)
+        return own(source, number)
+
+    monkeypatch.setattr(vp.datapipes.iter.from_cases, "case", counted)
+    return numbers
+
+
 def full_chain(cases, size=6, samples=4, batch=4):
     """Return the chain of the README on ``cases``."""
     return (

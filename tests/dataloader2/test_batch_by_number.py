@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sampled import sampled
-from scenes import same
+from scenes import numbers_of_cases, same
 from torch.utils.data.datapipes.iter import Shuffler
 
 import voxpipe as vp
@@ -266,21 +266,14 @@ def test_adapters_change_no_order():
 
 def test_a_rank_plans_its_own_part(monkeypatch):
     """The cases of the other ranks are not opened."""
-    opened_numbers = []
-    own = vp.datapipes.iter.from_cases.case
-
-    def counted(source, number):
-        opened_numbers.append(number)
-        return own(source, number)
-
     found = [{"image": np.full((4, 4, 4), n), "case": str(n)} for n in range(40)]
     cut = vp.DataLoader2(vp.from_cases(found).shuffle().open_volume().batch_patches(8))._work.cut
-    monkeypatch.setattr(vp.datapipes.iter.from_cases, "case", counted)
+    made = numbers_of_cases(monkeypatch)
     for rank in range(4):
-        opened_numbers.clear()
+        made.clear()
         planned = list(jobs(cut, 5, 0, DeliveredBatches(), RankPart(rank, 4)))
         numbers = [item.identity[0] for job in planned for item in job.items]
-        assert sorted(opened_numbers) == sorted(numbers)
+        assert sorted(made) == sorted(numbers)
         assert len(numbers) == 10
 
 

@@ -1,7 +1,7 @@
 """Orders that are functions from a number to a number."""
 
 from collections import Counter
-from itertools import pairwise, permutations
+from itertools import groupby, pairwise, permutations
 
 import numpy as np
 import pytest
@@ -114,6 +114,17 @@ def test_orders_by_number_are_those_of_iteration(counts, visits, turn, data):
             assert [items[n].identity for n in reversed(range(len(expected)))] == expected[::-1]
             assert not items.holds(len(expected))
             assert sorted(expected) == sorted(ids(source))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.integers(0, 99))
+def test_a_block_of_one_visit_keeps_its_patches_together(counts, seed):
+    """Visits come in a drawn order, each with its own patches in a row."""
+    pipe = patches(counts).shuffle_plans(vp.ShuffleSpec.chunk_local(1))
+    pipe.set_seed(seed)
+    order = [identity[0] for identity in ids(pipe)]
+    visits = [case for case, _ in groupby(order)]
+    assert sorted(visits) == [case for case, number in enumerate(counts) if number]
+    assert Counter(order) == Counter({c: n for c, n in enumerate(counts) if n})
 
 
 @pytest.mark.parametrize("size", [1, 3, 20])

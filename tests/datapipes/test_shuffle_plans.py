@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scenes import numbers_of_cases
 
 import voxpipe as vp
 from voxpipe.core.errors import GraphError, SampleError
@@ -62,17 +63,10 @@ def test_pipes_in_between_change_no_order(spec):
 
 def test_no_patch_is_made_before_its_turn(monkeypatch):
     """A global order over patches opens one case for the first patch."""
-    opened = []
-    own = vp.datapipes.iter.from_cases.case
-
-    def counted(source, number):
-        opened.append(number)
-        return own(source, number)
-
-    monkeypatch.setattr(vp.datapipes.iter.from_cases, "case", counted)
+    made = numbers_of_cases(monkeypatch)
     next(iter(patches().shuffle_plans()))
 
-    assert len(opened) == 1
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=repr)
