@@ -139,5 +139,4 @@ def _refuse_beyond(work: PlannedWork, numbers: Sequence[int], epoch: int) -> Non
         return
     for number in numbers:
         if number >= count and not work.errors.tolerates:
-            msg = f"batch {number}: epoch {epoch} has no such batch, as it has {count}"
-            raise IndexError(msg)
+            raise IndexError(f"batch {number}: epoch {epoch} has no such batch, as it has {count}")

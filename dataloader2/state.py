@@ -320,7 +320,7 @@ class Outline:
         return replace(self, sink=sink)
 
     def has_data(self, data: str) -> bool:
-        """Whether the cases have this hash; assumed where they are not hashed or listed yet."""
+        """Whether the cases have this hash; True where they were not hashed or listed yet."""
         own = [vars(source) for source in _sources(self.sink)]
         is_list = all(type(one.get("cases")) in (list, tuple) for one in own)
         is_unseen = any("_listing" in one and one["_listing"].cases is None for one in own)

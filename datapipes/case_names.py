@@ -260,7 +260,7 @@ def _plain_place(place: str | os.PathLike[str]) -> str:
 
 
 class PlaceIdentity:
-    """How places count in states: one spelling, in the folder of the saved state."""
+    """Normalizes paths and URLs for states: one spelling, in the folder of the saved state."""
 
     def __init__(self) -> None:
         pairs = [(_plain_place(here), before) for before, here in (FOLDERS.get() or {}).items()]

@@ -64,7 +64,7 @@ class _CaseSource(SeedStamper):
         return map(self.case, range(len(self)))
 
     def begin_pass(self) -> None:
-        """Have the cases of a new pass."""
+        """Prepare the cases of a new pass."""
 
     def __iter__(self) -> Iterator[Sample]:
         # No generator: list(pipe) calls len() before the first next(), and both are of one pass.
@@ -184,7 +184,7 @@ class FromCases(_CaseSource):
         data = {k: v for k, v in case.items() if k != CASE}
         if CASE in case:
             return str(case[CASE]), data
-        # Another sequence may make its cases when asked: each is asked for by itself.
+        # Another sequence may make its cases on access: names do not access them all.
         if not isinstance(self.cases, (list, tuple)):
             return name_of(data, number), data
         return (self._names.of_number or self._names.find(self.cases))(number), data

@@ -28,7 +28,7 @@ from .datapipe import MAY_OPEN, DataPipe, PerItem, length, note_error
 from .epoch import SeedStamper
 
 Guard: TypeAlias = Callable[[int, Callable[[], Any]], Any]
-"""Makes the item of a number, e.g. with seeds for functions of the user."""
+"""Calls the function that makes the item of a number, for instance with seeded generators."""
 
 # A table of so few numbers takes 32 kB; it is drawn uniformly among all permutations.
 _SMALL = 2**12
@@ -42,7 +42,7 @@ _VISITS = 1024
 
 
 class LeftOut(Exception):
-    """An item cannot be planned, and the log of errors has it."""
+    """An item that cannot be planned; the log of errors has its error already."""
 
 
 class Permutation:
@@ -166,7 +166,7 @@ class ItemList(NumberedItems):
 
 
 class EachItem(NumberedItems):
-    """One item of each item of the pipe before."""
+    """One item for each item of the parent."""
 
     guard: Guard | None = None
 
@@ -237,7 +237,7 @@ class NumberedPatches(NumberedItems):
         return visit
 
     def _extend(self, number: int | None = None) -> bool:
-        """Look at visits until the item of a number is known, or at all; whether it is."""
+        """Count patches of visits until ``number`` is one of them; return whether it is."""
         ends = self._ends
         while number is None or not ends or ends[-1] <= number:
             if not self.items.holds(len(ends)):
@@ -282,7 +282,7 @@ class NumberedPatches(NumberedItems):
 
 
 class OrderedItems(NumberedItems):
-    """The items of the pipe before in an order: a function from place to number."""
+    """The items of the parent in another order: a function from place to number."""
 
     in_visits = False
 
@@ -330,7 +330,7 @@ def number_items(sink: Pipe, guard: Callable[[Pipe], Guard] | None = None) -> Nu
 
 
 def number_or_list(pipe: Pipe) -> NumberedItems:
-    """Return the items of the coming pass by their numbers; lists those that have none."""
+    """Return the items of the coming pass by their numbers; items without any are listed."""
     items, parents = number_items(pipe), parents_of(pipe)
     if isinstance(items, NumberedItems):
         return items
@@ -352,7 +352,7 @@ def items_from(planner: Pipe, start: int) -> Iterator[Any]:
 
 
 def _by_number(pipe: Any, items: NumberedItems | None) -> NumberedItems | None:
-    """Return the items of a pipe by their numbers, on those of the pipe before it."""
+    """Return the items of a pipe by their numbers, made of those of its parent."""
     kind = type(pipe)
     if isinstance(pipe, PerItem) and kind.__iter__ is PerItem.__iter__:
         return None if items is None else EachItem(items, pipe.apply, pipe)
@@ -383,10 +383,7 @@ def _permutation_of(pipe: Any, items: NumberedItems, *, resets: bool = True) -> 
 
 
 class ShufflerIterDataPipe(Shuffler[Any]):
-    """torch's ``shuffle()`` in a loader: a permutation of all items of cases whose number is known.
-
-    Pipes whose items have no numbers do not change it: their items are listed.
-    """
+    """torch's ``shuffle()`` in a loader: a permutation of all items of cases in a known number."""
 
     def __iter__(self) -> Iterator[Any]:
         items: Any = None
@@ -403,11 +400,9 @@ class ShufflerIterDataPipe(Shuffler[Any]):
 
 def _is_countable(sink: Pipe) -> bool:
     """Whether a pipe yields descriptions of cases, in a number that is known without reading."""
-    every = list(walk(sink))
-    if any(
-        traits_of(pipe).voxels or not (parents_of(pipe) or isinstance(pipe, SeedStamper))
-        for pipe in every
-    ):
+    if any(traits_of(pipe).voxels for pipe in walk(sink)):
+        return False
+    if not all(parents_of(pipe) or isinstance(pipe, SeedStamper) for pipe in walk(sink)):
         return False
     try:
         with holding(MAY_OPEN, False):
@@ -417,7 +412,7 @@ def _is_countable(sink: Pipe) -> bool:
 
 
 def with_whole_shuffles(sink: Pipe) -> Pipe:
-    """Return a graph whose ``shuffle()`` permute all items, where these have numbers."""
+    """Return a graph whose ``shuffle()`` pipes permute all items of cases in a known number."""
 
     def whole(old: Pipe, here: Pipe) -> Pipe:
         if type(here) is not Shuffler:

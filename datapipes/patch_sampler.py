@@ -313,7 +313,7 @@ class PatchSampler(DataPipe):
     def _visit_grid(
         self, sample: Sample, patches: Sequence[FixedPatch], stays: NDArray[np.bool_] | None
     ) -> Visit:
-        """Return the patches of a grid that come, which say how many are left out."""
+        """Return the patches of a grid that stay; each counts those left out before it."""
         numbers: Any = range(len(patches)) if stays is None else np.flatnonzero(stays)
         order: Sequence[int] = numbers
         if self.choose is not None:  # also where none stays: the volume is there all the same

@@ -193,7 +193,7 @@ class ShufflePlans(SameLength):
 
     def _window(self, block: int) -> tuple[int, int]:
         """Return the first place of a window, and its length."""
-        # The first one ends somewhere else in each epoch: plans on both sides of an end never mix.
+        # Plans of two windows never mix, so the windows of each epoch end in other places.
         size = self.spec.size
         first = 1 + Stream(self._seed, 0, (), "shuffle_plans window").integer() % size
         return (first + (block - 1) * size, size) if block else (0, first)
@@ -427,7 +427,7 @@ class Interleave(SameLength):
     def _even(self, visits: Visits, place: int) -> int:
         """Return the number of the patch at a place, where all visits have as many patches."""
         each, turn = visits.each, self.patches_per_turn
-        # As many visits as take turns begin and end together; the last of them may be fewer.
+        # Visits that take turns begin and end together; the last group may have fewer.
         group, rest = divmod(place, self.visits * each)
         lanes = min(self.visits, visits.number - group * self.visits)
         whole = each // turn * turn

@@ -19,9 +19,9 @@ _ROOT, _, _ = __name__.partition(".")
 
 
 def import_at_once(name: str, package: str) -> ModuleType:
-    """Import a module with all modules that it needs, without collections of garbage.
+    """Import a module with all modules that it needs, while the garbage collector pauses.
 
-    A collection goes through all objects of torch: a third of the time of the import.
+    A collection visits all objects of torch, which takes a third of the import time.
     """
     was_on = gc.isenabled()
     gc.disable()

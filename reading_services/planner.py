@@ -292,8 +292,8 @@ class EpochPlan:
         )
         self._items = every if isinstance(every, NumberedItems) else None
         self.by_number = None if excuses is not None else self._items
-        """The items by their numbers; None where they have none, or move up for others."""
-        # A loader in a pipe of another one does not leave out items for that.
+        """The items by their numbers; None where they have none, or where some may be left out."""
+        # A loader inside a pipe leaves no item out for the ``OnError`` of the outer loader.
         self._is_inside = excuses is None and ERROR_LOG.get() is not None
         self._in_order: Iterator[Any] = iter(())
         self._next = -1  # number of the next item in order; -1 before there is one
