@@ -13,7 +13,7 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 # The last rows of the five designs had a budget of 1 500 lines, and took 3 010 in both parts:
 # decision 0043 says which. Items by number and manifests by columns had a budget of none: decision
 # 0044 says how many lines they took, and which they replaced.
-PARTS = {"engine": (237, 67_554), "extensions": (48, 12_654)}
+PARTS = {"engine": (237, 67_553), "extensions": (48, 12_654)}
 FOLDERS = 33
 SMALL = 3
 CIRCLES = 0
