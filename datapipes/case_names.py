@@ -110,9 +110,9 @@ def _quick_names(cases: Sequence[Any]) -> Callable[[int], str] | None:
     # A hundred thousand of them would take half a second otherwise.
     if {*map(type, cases)} != {dict} or any(CASE in case or not case for case in cases):
         return None
-    key, *others = {*map(next, map(iter, cases))}
-    paths = [case[key] for case in cases]
-    if others or {*map(type, paths)} != {str} or re.search("://|/\0", "\0".join([*paths, ""])):
+    paths = _first_values(cases)
+    keys, kinds = {*map(next, map(iter, cases))}, {*map(type, paths)}
+    if len(keys) > 1 or kinds != {str} or re.search("://|/\0", "\0".join([*paths, ""])):
         return None
     ends, files = _suffixes(), {path[path.rfind("/") + 1 :] for path in paths}
     # Files that differ before their first dots have different names, too.
