@@ -27,6 +27,7 @@ _HOMES = {
     "extensions.bridges.interop": "from_node to_dataset to_node",
     "extensions.bridges.layouts": "from_bids from_dicom from_nnunet",
     "extensions.bridges.training_loops": "VoxpipeDataModule",
+    "extensions.cluster.ray_service": "RayReadingService",
     "extensions.formats.raw_frames": "raw_volume",
     "prediction.predict": "predict",
     "reading_services": "DistributedReadingService MultiProcessingReadingService "

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing as mp
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from ..batching.collate import usable_cores
 from ..core.call_site import WarnOnce, warn
@@ -22,7 +23,7 @@ from .reading_service import Epoch, refuse_unknown, text_of
 from .replica import Hooks, InitFunction, ResetFunction
 from .replicated_epoch import ReplicatedEpoch
 from .work import PlannedWork, ReplicatedWork, Work, work_of
-from .workers.payload import payload_of
+from .workers.payload import Payload, payload_of
 from .workers.pool import WorkerPool
 from .workers.script import script_of_this_process
 
@@ -145,6 +146,8 @@ class MultiProcessingReadingService:
         self.max_restarts = validate_int("max_restarts", max_restarts, least=0)
         self.main_prefetch_cnt = validate_int("main_prefetch_cnt", main_prefetch_cnt, least=0)
         self.hooks = Hooks(worker_init_fn, worker_reset_fn)
+        # A loader has a copy, and scale() of one holds for all of them.
+        self._copies: weakref.WeakSet[MultiProcessingReadingService] = weakref.WeakSet([self])
         self._pool: WorkerPool | None = None
         self._staying = False
         self._once = WarnOnce()
@@ -193,6 +196,8 @@ class MultiProcessingReadingService:
 
     def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
         """Start one pass over the batches that ``cursor`` does not hold."""
+        if isinstance(work, PlannedWork) and work.workers:
+            work = replace(work, workers=self.num_workers)
         if not work.workers or (isinstance(work, PlannedWork) and not work.cut.realizing):
             return InProcessEpoch(work, partial(start_batches, work, seed, epoch, cursor))
         if isinstance(work, ReplicatedWork) and (working := self.shares(work)) < work.workers:
@@ -218,6 +223,19 @@ class MultiProcessingReadingService:
         )
         return kind(pool, self._end_epoch, work, (seed, epoch), flow, cursor)
 
+    def scale(self, num_workers: int) -> None:
+        """Have so many workers from now on, also within an epoch; batches stay the same.
+
+        It holds for all loaders that have this service. A graph that is not split keeps its number
+        of workers, on which its batches depend.
+        """
+        count = validate_int("num_workers", num_workers, least=1)
+        for service in self._copies:
+            if service.num_workers:  # without workers it runs in this process
+                service.num_workers = count
+                if service._pool is not None and not service._pool.has_shares:
+                    service._pool.scale(count)
+
     def shares(self, work: Work) -> int:
         """Return the number of workers that share a graph that cannot be split; else 0."""
         if isinstance(work, PlannedWork):
@@ -237,9 +255,15 @@ class MultiProcessingReadingService:
             graph = work.cut.planner if isinstance(work, PlannedWork) else work.graph
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
             ahead = self.jobs_per_worker(bool(work.ahead_bytes))
-            context = mp.get_context(self.start_method)
-            self._pool = WorkerPool(work, payload, count, context, self._budget, ahead, imports)
+            self._pool = self._make_pool(work, payload, count, ahead, imports)
         return self._pool
+
+    def _make_pool(
+        self, work: Work, payload: Payload, count: int, ahead: int, imports: Sequence[str]
+    ) -> WorkerPool:
+        """Start ``count`` workers, each with ``ahead`` batches in flight."""
+        context = mp.get_context(self.start_method)
+        return WorkerPool(work, payload, count, context, self._budget, ahead, imports)
 
     def _end_epoch(self) -> None:
         if not self._staying or (self._pool is not None and not self._pool.is_well()):
@@ -255,9 +279,16 @@ class MultiProcessingReadingService:
         if pool is not None:
             pool.stop()
 
+    def __copy__(self) -> Self:
+        service = type(self).__new__(type(self))
+        vars(service).update(self.__getstate__(), _copies=self._copies)
+        self._copies.add(service)
+        return service
+
     def __getstate__(self) -> dict[str, Any]:
         # A copy belongs to another loader, which has a budget of its own.
-        return {**self.__dict__, "_pool": None, "_budget": SlotBudget(self.slot_bytes)}
+        budget, copies = SlotBudget(self.slot_bytes), weakref.WeakSet[Any]()
+        return {**self.__dict__, "_pool": None, "_budget": budget, "_copies": copies}
 
     def __repr__(self) -> str:
         return text_of(self, "num_workers")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
@@ -22,7 +22,7 @@ from .reading_service import begin, end, leaving_error
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import BatchMessage, ErrorMessage
 from .work import PlannedWork, batch_count
-from .workers.pool import WorkerPool
+from .workers.pool import WorkerPool, has_room
 from .workers.worker_process import Worker
 
 
@@ -149,10 +149,13 @@ class PooledEpoch(Iterator[Any]):
     def _take(self) -> Any:
         raise NotImplementedError
 
-    def _tell(self, answer: BatchMessage | ErrorMessage) -> None:
+    def _tell(self, worker: Worker, answer: BatchMessage | ErrorMessage) -> None:
         PIPE_STATS.merge(answer.report.ledger)
         for volume in answer.report.versions:
-            if self._versions.setdefault(hash(volume.key), volume.version) != volume.version:
+            # Copies of a local file on two nodes differ in their times of writing.
+            node = "" if "://" in volume.name else worker.node
+            key = hash((node, volume.key))
+            if self._versions.setdefault(key, volume.version) != volume.version:
                 self._pool.is_broken = True
                 raise VolumeChanged(
                     f"{volume.name} was written again since it was opened for this epoch: two "
@@ -172,12 +175,11 @@ class PooledEpoch(Iterator[Any]):
             self._pool.wake()
 
     def close(self) -> None:
-        """End the pass; workers that are still busy with it stop too."""
+        """End the pass."""
         if self._is_closed:
             return
         self._is_closed = True
-        if self._pool.in_flight():
-            self._pool.is_broken = True
+        self._pool.abandon()
         self._end()
         end(self)
 
@@ -196,6 +198,7 @@ class PlannedEpoch(PooledEpoch):
         self._count: int | None = None
         # A list, as a variable in a frame of the traceback would form a cycle with the error.
         self._deaths_to_raise: list[WorkerDied] = []
+        self._again: deque[Job] = deque()  # jobs of dead workers
 
     def _take(self) -> Any:
         self._begin_wait()
@@ -215,16 +218,13 @@ class PlannedEpoch(PooledEpoch):
                     self._store(worker, answer)
             self._hand_out()
 
-    def _replace(self, worker: Worker, death: WorkerDied) -> Worker | None:
-        """Send the jobs of a dead worker to its replacement."""
-        fresh = self._stand_in(worker, death)
-        if fresh is None:
+    def _replace(self, worker: Worker, death: WorkerDied) -> None:
+        """Replace a dead worker; its jobs go to the workers with the fewest."""
+        if self._stand_in(worker, death) is None:
             # Finished batches come first, in their order.
             self._deaths_to_raise.append(death)
-            return None
-        for job in worker.jobs:
-            self._pool.give(fresh, job, *self._run)
-        return fresh
+        else:
+            self._again += worker.jobs
 
     def _deliver(self, index: int) -> Any:
         answer = self._jobs.take(index)
@@ -234,27 +234,33 @@ class PlannedEpoch(PooledEpoch):
         return answer
 
     def _hand_out(self) -> None:
-        limit = self._flow.per_worker
-        most = limit * len(self._pool.workers) + self._flow.waiting
-        while not self._deaths_to_raise:
-            if min(len(worker.jobs) for worker in self._pool.workers) >= limit:
+        pool, limit = self._pool, self._flow.per_worker
+        # Workers of a cluster come and go, so that there may be none now.
+        while not self._deaths_to_raise and any(has_room(w, limit) for w in pool.workers):
+            most = limit * len(pool.workers) + self._flow.waiting + pool.more_in_flight
+            if (job := self._next_job(most)) is None:
                 return
-            job = self._jobs.next_job(most, self._pool.in_flight())
-            if job is None:
-                return
-            coming = self._coming(job, most - len(self._jobs.order) - 1)
-            worker: Worker | None
-            worker = self._pool.affinity.choose(job, self._pool.workers, limit, coming)
+            coming = self._coming(job, most - len(self._jobs.order))
+            worker = pool.affinity.choose(job, pool.workers, limit, coming)
             if worker.is_gone:  # it died while it was idle
-                worker = self._replace(worker, worker.death(self._limits.stop))
-            if worker is None:
-                return
+                self._again.appendleft(job)
+                self._replace(worker, worker.death(self._limits.stop))
+                continue
             try:
-                self._pool.give(worker, job, *self._run)
+                pool.give(worker, job, *self._run)
             except NotPicklable as error:
+                self._jobs.order.remove(job.index)
                 self._jobs.fail(error)
                 return
+
+    def _next_job(self, most: int) -> Job | None:
+        """Return a job of a dead worker, else the next of the plan, if it may be in flight."""
+        if self._again:
+            return self._again.popleft()
+        job = self._jobs.next_job(most, self._pool.in_flight())
+        if job is not None:
             self._jobs.order.append(job.index)
+        return job
 
     def _coming(self, job: Job, room: int) -> int:
         """Return how many jobs can follow, now or when the consumer takes the ready batches."""
@@ -270,7 +276,7 @@ class PlannedEpoch(PooledEpoch):
         return max(0, min(room + ready, self._count - job.index - 1))
 
     def _store(self, worker: Worker, answer: BatchMessage | ErrorMessage) -> None:
-        self._tell(answer)
+        self._tell(worker, answer)
         self._jobs.ready[answer.index] = answer
         if isinstance(answer, BatchMessage):
             self._jobs.ready[answer.index], size = worker.open(answer.data or b"")

@@ -238,7 +238,7 @@ class ReplicatedEpoch(PooledEpoch):
                 # A worker with a finished share is not replaced.
                 worker.jobs.clear() if share is None else self._replace(share, answer)
                 continue
-            self._tell(answer)
+            self._tell(worker, answer)
             if share is not None:
                 share.take(answer, self._room)
                 if self._by_place and self._dealer is not None:

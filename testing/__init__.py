@@ -16,7 +16,7 @@ _HOMES = {
     "adapter_contract": "AdapterContract",
     "decoder_contract": "DecoderCase DecoderContract",
     "op_contract": "SpatialOpContract ValueOpContract",
-    "service_contract": "ServiceContract",
+    "service_contract": "PoolContract ServiceContract",
     "store_contract": "BackendContract RangeContract StoreCase StoreContract",
 }
 __getattr__, __dir__ = at_first_use(globals(), _HOMES)

@@ -3,7 +3,7 @@
 from .adapter_contract import AdapterContract
 from .decoder_contract import DecoderCase, DecoderContract
 from .op_contract import SpatialOpContract, ValueOpContract
-from .service_contract import ServiceContract
+from .service_contract import PoolContract, ServiceContract
 from .store_contract import BackendContract, RangeContract, StoreCase, StoreContract
 
-__all__: list[str] = ['AdapterContract', 'BackendContract', 'DecoderCase', 'DecoderContract', 'RangeContract', 'ServiceContract', 'SpatialOpContract', 'StoreCase', 'StoreContract', 'ValueOpContract']
+__all__: list[str] = ['AdapterContract', 'BackendContract', 'DecoderCase', 'DecoderContract', 'PoolContract', 'RangeContract', 'ServiceContract', 'SpatialOpContract', 'StoreCase', 'StoreContract', 'ValueOpContract']

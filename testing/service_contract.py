@@ -14,7 +14,11 @@ import gc
 import itertools
 import json
 import multiprocessing
+import os
+import signal
 import threading
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +33,7 @@ from ..graph import Pipe
 _CASES, _SEED = 3, 7
 # Seconds: timeouts of an item and of a start, and the longest hang of a function.
 _LIMIT, _START, _LONGEST = 1.0, 2.0, 15.0
+_PAUSE = 0.1
 _END_OF_HANG = threading.Event()
 
 
@@ -130,6 +135,97 @@ class ServiceContract:
                 list(ours)
         finally:
             _END_OF_HANG.set()
+
+
+class PoolContract(ServiceContract):
+    """Tests of a service whose workers are processes, here or elsewhere.
+
+    ``make`` returns a service with two workers.
+    """
+
+    makes_late_batches_again = False
+    """Whether a free worker makes the batches of one that is stopped."""
+
+    def pids(self, loader: Any) -> list[int]:
+        """Return the process numbers of the workers that are up."""
+        return [worker.process.pid for worker in loader.reading_service._pool.workers]
+
+    def long_chain(self, file: Path | None = None) -> Pipe:
+        """Return a chain of 24 batches, slow in the process that writes ``file`` first."""
+        voxels = np.arange(8 * 9 * 10, dtype=np.int16).reshape(8, 9, 10)
+        cases = [{"case": f"case{n}", "image": voxels + n} for n in range(12)]
+        chain: Pipe = self.patches(cases).batch_patches(2)
+        return chain if file is None else chain.map(partial(_wait_in_one, file=file))
+
+    def whole(self) -> list[Any]:
+        """Return the contents of one pass in this process."""
+        with DataLoader2(self.long_chain(), seed=_SEED) as plain:
+            return _contents(plain)
+
+    @pytest.mark.filterwarnings("ignore::voxpipe.core.errors.WorkerReplaced")
+    def test_workers_that_are_killed(self) -> None:
+        """The batches of a worker that is killed are made again."""
+        batches: list[Any] = []
+        with self.loader(self.long_chain()) as ours:
+            for number, batch in enumerate(ours):
+                batches.append(batch)
+                if number in (3, 9):
+                    os.kill(self.pids(ours)[0], signal.SIGKILL)
+        assert _contents(batches) == self.whole()
+
+    def test_a_worker_that_is_stopped(self) -> None:
+        """Others make its batches, or an ItemTimeout names it."""
+        limits = Timeout(item=_LIMIT if not self.makes_late_batches_again else _LONGEST)
+        with self.loader(self.long_chain(), limits) as ours:
+            it, error = iter(ours), None
+            batches = list(itertools.islice(it, 10))
+            pid = self.pids(ours)[0]
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                batches += it
+            except ItemTimeout as late:
+                error = late
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # the loader has killed it
+                    os.kill(pid, signal.SIGCONT)
+        if self.makes_late_batches_again:
+            assert _contents(batches) == self.whole()
+        else:
+            assert f"(pid {pid})" in str(error)
+
+    def test_a_worker_that_is_slow(self, tmp_path: Path) -> None:
+        """Batches keep their order while one worker is slow."""
+        with self.loader(self.long_chain(tmp_path / "pid")) as ours:
+            assert _contents(ours) == self.whole()
+
+    def test_workers_come_and_go(self) -> None:
+        """``scale`` adds and ends workers within a pass, and between two."""
+        with self.loader(self.long_chain()) as ours:
+            batches: list[Any] = []
+            for number, batch in enumerate(ours):
+                batches.append(batch)
+                if number in (2, 8, 16):
+                    ours.reading_service.scale({2: 4, 8: 1, 16: 3}[number])
+            assert _contents(batches) == self.whole()
+            ours.reading_service.scale(2)
+            with DataLoader2(self.long_chain(), seed=_SEED) as plain:
+                _contents(plain)
+                assert _contents(ours) == _contents(plain)
+
+    def test_batches_that_are_kept(self) -> None:
+        """No later batch changes them."""
+        with self.loader(self.long_chain()) as ours:
+            pairs = [(batch, _contents([batch])) for batch in ours]
+        assert [_contents([batch]) for batch, _ in pairs] == [before for _, before in pairs]
+
+
+def _wait_in_one(batch: Any, file: Path) -> Any:
+    """Wait in the first process that comes here."""
+    with contextlib.suppress(FileExistsError), file.open("x") as note:
+        note.write(str(os.getpid()))
+    if file.read_text() == str(os.getpid()):
+        _END_OF_HANG.wait(_PAUSE)
+    return batch
 
 
 def _contents(batches: Any) -> list[Any]:

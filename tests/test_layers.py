@@ -44,6 +44,7 @@ FOLDERS = {
         {"formats", "torchdata"},
         {"recipes"},
         {"bridges"},
+        {"cluster"},
         {"nnunet_trainers"},
     ],
     "voxpipe.reading_services": [

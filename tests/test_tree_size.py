@@ -13,8 +13,10 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 # The last rows of the five designs had a budget of 1 500 lines, and took 3 010 in both parts:
 # decision 0043 says which. Items by number and manifests by columns had a budget of none: decision
 # 0044 says how many lines they took, and which they replaced.
-PARTS = {"engine": (237, 67_553), "extensions": (48, 12_654)}
-FOLDERS = 33
+#
+# Workers of a cluster have a budget of 1 800 lines in both parts.
+PARTS = {"engine": (237, 67_874), "extensions": (53, 13_775)}
+FOLDERS = 34
 SMALL = 3
 CIRCLES = 0
 NATIVE = 4_603  # lines of C++, of headers too: all that there are

@@ -9,20 +9,46 @@ import io
 import math
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...batching.collate import RealizedArray
+from ...batching.collate import ArraySpec, RealizedArray
 from ...core.counters import Key, PipeCounts
 from ...volumes.session import OpenedVersion
-from .slot_writer import SlotWriter
 
-if TYPE_CHECKING:  # workers do not need the consumer's side
-    from .slot_reader import Arrival
+
+class Carrier(Protocol):
+    """Memory in which the batches of a worker travel: shared slots, or buffers of a stream."""
+
+    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
+        """Return one C-ordered, uninitialised array per spec; they travel without a copy."""
+
+    def place(self, array: NDArray[Any]) -> tuple[int, int] | None:
+        """Return (part, offset) of an array in this memory; None for others."""
+
+    def copy_in(self, array: NDArray[Any]) -> tuple[int, int] | None:
+        """Return (part, offset) of an array from elsewhere; None without room."""
+
+    def note_sent(self, numbers: Collection[int]) -> None:
+        """Note the parts of the batch that is sent now."""
+
+    def release(self, numbers: Sequence[int], given_up: Sequence[int]) -> None:
+        """Use parts again that the consumer has freed, but none that were ``given_up``."""
+
+
+class BatchReader(Protocol):
+    """The consumer's side of a carrier: one batch that has arrived."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its parts."""
+
+    def part(self, number: int, offset: int, size: int) -> NDArray[np.uint8]:
+        """Return ``size`` bytes of a part, which stay valid as long as the array."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +117,8 @@ class BatchMessage:
     """From a worker: a batch."""
 
     index: int
-    data: bytes | None  # None if the worker's replica of the graph has no more items
+    data: Any
+    """The packed batch, as the worker's :meth:`open` takes it; None if its replica has no more."""
     report: WorkerReport
 
 
@@ -125,7 +152,7 @@ _INLINE_BYTES = 16 * 1024
 
 
 class _BatchPickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, slots: SlotWriter | None) -> None:
+    def __init__(self, file: io.BytesIO, slots: Carrier | None) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self.slots = slots
         self.numbers: set[int] = set()
@@ -215,7 +242,7 @@ def _tensor(
 
 
 class _BatchUnpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, arrival: Arrival) -> None:
+    def __init__(self, file: io.BytesIO, arrival: BatchReader) -> None:
         super().__init__(file)
         self.arrival = arrival
 
@@ -229,7 +256,7 @@ class _BatchUnpickler(pickle.Unpickler):
         return _tensor(flat, element, shape, strides)
 
 
-def pack(batch: Any, slots: SlotWriter | None) -> tuple[bytes, set[int]]:
+def pack(batch: Any, slots: Carrier | None) -> tuple[bytes, set[int]]:
     """Return the batch without its voxels, and the numbers of their slots."""
     file = io.BytesIO()
     pickler = _BatchPickler(file, slots)
@@ -237,6 +264,6 @@ def pack(batch: Any, slots: SlotWriter | None) -> tuple[bytes, set[int]]:
     return file.getvalue(), pickler.numbers
 
 
-def unpack(data: bytes, arrival: Arrival) -> Any:
+def unpack(data: bytes, arrival: BatchReader) -> Any:
     """Return the batch of :func:`pack`; its tensors are views of the slots."""
     return _BatchUnpickler(io.BytesIO(data), arrival).load()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from multiprocessing import connection, current_process, forkserver
 from multiprocessing.context import BaseContext
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from ...batching.job import Job
 from ...core.errors import IteratorInvalidated, WorkerDied
@@ -49,6 +49,62 @@ from .worker_process import Worker, failed_start, pause_collector, start_tracker
 _MOST_CASES = 16 * 1024
 
 
+def has_room(worker: Worker, limit: int) -> bool:
+    """Whether a worker may have one more of ``limit`` jobs."""
+    return len(worker.jobs) < min(limit, worker.most_jobs)
+
+
+class Pool(Protocol):
+    """The workers of a service, as an epoch of planned batches uses them.
+
+    Workers may come and go: only those in ``workers`` get jobs. Each is a
+    :class:`~.worker_process.Worker`, or has its ``number``, ``jobs``, ``is_gone``, ``most_jobs``,
+    ``node``, ``open()``, ``busy_with()``, ``overdue()``, ``death()`` and ``failed_to_start()``.
+    """
+
+    workers: list[Worker]
+    affinity: Affinity
+    passes: int  # passes that were begun
+    is_broken: bool  # whether the next pass needs another pool
+    more_in_flight: int  # batches beyond the limits of the workers, while one is slow
+
+    def is_up(self) -> bool:
+        """Whether every worker has started that a pass waits for."""
+
+    def is_well(self, payload: bytes | None = None) -> bool:
+        """Whether the pool can run another pass, of ``payload`` (None: any)."""
+
+    def in_flight(self) -> int:
+        """Return the number of jobs that were sent and not answered."""
+
+    def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
+        """Send one job, and the numbers of freed slots."""
+
+    def send(self, worker: Worker, message: DoJob | Deal) -> None:
+        """Send a job or a dealt item; ItemTimeout if the worker receives no messages."""
+
+    def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
+        """Wait until a worker answers or dies, and yield the first answer to each job."""
+
+    def replace(self, worker: Worker) -> Worker:
+        """Start a worker in place of a dead one; its ``jobs`` are then those to make again."""
+
+    def tell_free_slots(self) -> None:
+        """Send freed slots to busy workers."""
+
+    def abandon(self) -> None:
+        """End a pass before all of its jobs have an answer."""
+
+    def wake(self) -> None:
+        """End the wait for answers in another thread, or else the next wait."""
+
+    def scale(self, count: int) -> None:
+        """Have ``count`` workers from now on."""
+
+    def stop(self) -> None:
+        """Stop all workers."""
+
+
 class Affinity:
     """Memory of the worker that had each case first. Lives as long as the workers."""
 
@@ -58,11 +114,11 @@ class Affinity:
         self._count = 0
 
     def choose(self, job: Any, workers: Sequence[Worker], limit: int, coming: int) -> Worker:
-        """Return the worker for a job, among those with fewer than ``limit`` jobs.
+        """Return the worker for a job, among those that may have one more of ``limit`` jobs.
 
         ``coming`` further jobs can follow, now or when the consumer takes the ready batches.
         """
-        free = [worker for worker in workers if len(worker.jobs) < limit]
+        free = [worker for worker in workers if has_room(worker, limit)]
         cases = cases_of(job)
         votes = Counter(self._owners[case] for case in cases if case in self._owners)
 
@@ -132,9 +188,12 @@ class WorkerPool:
         self.limits = work.limits
         self.is_broken = False
         self.passes = 0  # passes that were begun
+        self.has_shares = isinstance(work, ReplicatedWork)  # the share of each worker is fixed
+        self.more_in_flight = 0  # batches beyond the limits of the workers, while one is slow
         self._process = os.getpid()
         self.affinity = Affinity()
         self.workers: list[Worker] = []
+        self._poll = work.limits.poll  # seconds between two looks at the workers; None for none
         self._woken, self._wake = context.Pipe(duplex=False)
         self._payload = payload.data
         self._context = context
@@ -168,12 +227,19 @@ class WorkerPool:
             work.ahead_bytes,
             ends_late=context.get_start_method() != "fork",
         )
+        self._leaving: list[Worker] = []  # get no further jobs, and end after those that they have
+        self._count = 0  # workers that were started
         try:
-            for number in range(count):
-                self.workers.append(self._start(number))
+            for _ in range(count):
+                self._add()
         except BaseException:
             self.stop()
             raise
+
+    def _add(self) -> None:
+        """Start one more worker."""
+        self.workers.append(self._start(self._count))
+        self._count += 1
 
     def _start(self, number: int, before: SlotReader | None = None) -> Worker:
         """Start a worker; batches in the slots of its predecessor ``before`` use its share."""
@@ -218,32 +284,77 @@ class WorkerPool:
         worker.limit_waits(self.limits.start + self.limits.item)
         return worker
 
+    def _every(self) -> list[Worker]:
+        """Return all workers, also those that get no jobs."""
+        return [*self.workers, *self._leaving]
+
+    def scale(self, count: int) -> None:
+        """Have ``count`` workers from now on, also within a pass; batches stay the same.
+
+        Surplus workers finish their jobs, and end.
+        """
+        staff = [worker for worker in self._every() if worker not in self._leaving]
+        for _ in range(len(staff), count):
+            self._add()
+        staff.sort(key=lambda worker: (worker.is_up, len(worker.jobs)))
+        for worker in staff[: max(0, len(staff) - count)]:
+            self._remove(worker)
+            self._leaving.append(worker)
+        self._end_leaving()
+
+    def _end_leaving(self) -> None:
+        """End the workers that leave and have no jobs any more."""
+        for worker in [w for w in self._leaving if not w.jobs]:
+            self._remove(worker)
+            self._end(worker)
+
+    def _remove(self, worker: Worker) -> None:
+        """Give a worker no further jobs."""
+        for group in (self.workers, self._leaving):
+            if worker in group:
+                group.remove(worker)
+        self.affinity.forget(worker.number)
+
+    def _end(self, worker: Worker) -> None:
+        worker.is_gone = True
+        worker.release()
+        worker.process.kill()  # it may have closed only its channel
+        _reap(worker, time.monotonic() + self.limits.stop)
+
+    def _idle_text(self) -> str:
+        """Return why no worker has a job."""
+        return "no worker has a job"
+
     def replace(self, worker: Worker) -> Worker:
         """Replace a dead worker, and return the new one, which has no jobs yet.
 
         Batches of the dead worker that are in use count in the share of the new one.
         """
-        place = self.workers.index(worker)
-        worker.is_gone = True
-        worker.release()
-        worker.process.kill()  # it may have closed only its channel
-        _reap(worker, time.monotonic() + self.limits.stop)
+        is_leaving = worker in self._leaving
+        place = 0 if is_leaving else self.workers.index(worker)
+        self._end(worker)
         # First remove the closed worker: the start of the new one may fail.
-        self.workers.remove(worker)
+        self._remove(worker)
+        if is_leaving:
+            return worker
         fresh = self._start(worker.number, worker.slots)
         self.workers.insert(place, fresh)
-        self.affinity.forget(worker.number)
         return fresh
 
     def update(self, payload: bytes) -> None:
         """Send objects of the user that changed since the last epoch with the next jobs."""
-        for worker in self.workers:
+        for worker in self._every():
             worker.is_outdated |= payload != self._payload
         self._payload = payload
 
     def in_flight(self) -> int:
         """Return the number of jobs that were sent and not answered."""
-        return sum(len(worker.jobs) for worker in self.workers)
+        return sum(len(worker.jobs) for worker in self._every())
+
+    def abandon(self) -> None:
+        """End a pass: workers that are still busy with it stop too."""
+        if self.in_flight():
+            self.is_broken = True
 
     def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
         """Send one job, and the numbers of freed slots."""
@@ -294,52 +405,36 @@ class WorkerPool:
         A dead worker with jobs yields a ``WorkerDied`` last; the next job finds other dead ones.
         """
         self._refuse_child()
-        by_handle: dict[Any, Worker] = {}
-        for worker in self.workers:
-            if worker.is_gone:
-                continue
-            by_handle[worker.channel] = worker
-            by_handle[worker.process.sentinel] = worker
-        rest, poll = deadline - time.monotonic(), self.limits.poll
+        every = [worker for worker in self._every() if not worker.is_gone]
+        by_handle = {handle: worker for worker in every for handle in worker.handles()}
+        rest, poll = deadline - time.monotonic(), self._poll
         handles = [self._woken, *by_handle]
         ready = connection.wait(handles, timeout_or_none(rest if poll is None else min(rest, poll)))
         if self._woken in ready:
             self._woken.recv_bytes()
             return
-        for worker in self.workers if poll is not None else ():
-            doing = None if worker.is_gone else worker.overdue(time.monotonic())
-            if doing is not None:
+        for worker in every if self.limits.poll is not None else ():
+            if (doing := worker.overdue(time.monotonic())) is not None:
                 event = f"{worker} has been at {doing.work} for more than {doing.seconds:g} s"
                 self._refuse(event, f"Give Timeout(idle=... or at=...) more if this {_ELSE}", doing)
         if not ready:
             if time.monotonic() < deadline:
                 return
-            busy = {worker: worker.busy_with() for worker in self.workers if worker.jobs}
+            busy = {worker: worker.busy_with() for worker in every if worker.jobs}
             where = "; ".join(f"{worker} is at {doing}" for worker, doing in busy.items())
-            event = f"no batch for {seconds:g} s: {where}"
+            event = f"no batch for {seconds:g} s: {where or self._idle_text()}"
             self._refuse(event, f"Raise Timeout(item=...) if a batch {_ELSE}", *busy.values())
         for worker in dict.fromkeys(by_handle[handle] for handle in ready):
             ends = worker.process.sentinel in ready
             yield from ((worker, answer) for answer in self._receive(worker, ends=ends))
+        self._end_leaving()
 
     def _receive(self, worker: Worker, *, ends: bool) -> Iterator[Any]:
         """Yield the answers in a worker's channel; then its death if it ``ends`` with jobs."""
         try:
             while has_message(worker.channel):
                 message = worker.channel.recv()
-                if isinstance(message, Ready):
-                    worker.is_up = True
-                    if worker.note is not None:
-                        worker.note.take()
-                    worker.limit_waits(self.limits.item)
-                elif isinstance(message, Notes):
-                    worker.notes = receive_memory(worker.channel, message.size).bytes()
-                elif isinstance(message, NewSlot):
-                    memory = receive_memory(worker.channel, message.size)
-                    worker.slots.add(message.number, memory)
-                elif isinstance(message, RetireSlot):
-                    worker.slots.retire(message.number)
-                else:
+                if not self._note(worker, message):
                     if not isinstance(message, Took):
                         worker.jobs.popleft()
                     yield message
@@ -350,6 +445,23 @@ class WorkerPool:
             return
         if ends and not has_message(worker.channel):
             yield from self._note_end(worker)
+
+    def _note(self, worker: Worker, message: Any) -> bool:
+        """Take note of a message, and return True; return False for an answer."""
+        if isinstance(message, Ready):
+            worker.is_up = True
+            if worker.note is not None:
+                worker.note.take()
+            worker.limit_waits(self.limits.item)
+        elif isinstance(message, Notes):
+            worker.notes = receive_memory(worker.channel, message.size).bytes()
+        elif isinstance(message, NewSlot):
+            worker.slots.add(message.number, receive_memory(worker.channel, message.size))
+        elif isinstance(message, RetireSlot):
+            worker.slots.retire(message.number)
+        else:
+            return False
+        return True
 
     def _note_end(self, worker: Worker) -> Iterator[WorkerDied]:
         worker.is_gone = True
@@ -380,7 +492,7 @@ class WorkerPool:
         A forked child only closes its copies of the channels.
         """
         self.is_broken = True
-        workers, self.workers = self.workers, []
+        workers, self.workers, self._leaving = self._every(), [], []
         if os.getpid() != self._process:
             for worker in workers:
                 worker.release()

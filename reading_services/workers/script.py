@@ -264,12 +264,13 @@ def settings_of_process() -> Adopts:
         folder = os.getcwd()
     environment = {name: value for name, value in os.environ.items() if name != SERVER}
     dtype = str(getattr(sys.modules.get("torch"), "get_default_dtype", str)())
-    return Adopts(_adopt_settings, environment, folder, (*sys.path,), dtype, np.geterr())
+    return Adopts(adopt_settings, environment, folder, (*sys.path,), dtype, np.geterr())
 
 
-def _adopt_settings(
+def adopt_settings(
     environment: Mapping[str, str], folder: str, path: tuple[str, ...], dtype: str, errors: Any
 ) -> None:
+    """Adopt the environment, the folder, the import path, and defaults of torch and NumPy."""
     adopt(environment, os.environ, _LAST.get(adopt, environment))
     torch: Any = sys.modules.get("torch")
     if torch is not None and dtype:

@@ -35,6 +35,7 @@ from ..transport.messages import (
     END_OF_ITEMS,
     STOP,
     BatchMessage,
+    Carrier,
     Deal,
     DoJob,
     ErrorMessage,
@@ -92,6 +93,7 @@ def run_worker(
     channels: list[connection.Connection],
     payload: bytes,
     settings: WorkerSettings,
+    make_line: type[Line] | None = None,
 ) -> None:
     """Serve jobs until a stop message arrives or the parent is gone."""
     ignore_signals(settings.signals)
@@ -110,8 +112,10 @@ def run_worker(
     divide_tiles(settings.workers)
     if settings.ahead_bytes is not None:
         SESSION.ahead.limit(settings.ahead_bytes)
-    queue = JobQueue(lambda data: ScriptUnpickler(data, settings.script).load())
-    threading.Thread(target=_listen, args=(channel, queue), daemon=True).start()
+    make_line = make_line or Line
+    queue = JobQueue(lambda data: make_line.unpickler(data, settings.script).load())
+    listening = (channel, queue, make_line.leave)
+    threading.Thread(target=_listen, args=listening, daemon=True).start()
     with (
         holding(COALESCING, (settings.coalesce_policies, "")),
         using_threads(settings.threads),
@@ -119,11 +123,11 @@ def run_worker(
     ):
         # These contexts hold for all threads: another thread plans the prefetches.
         try:
-            _serve(channel, queue, payload, settings, record)
+            _serve(channel, queue, payload, settings, record, make_line)
         except (BrokenPipeError, ConnectionResetError):
             # The consumer is gone, and the listening thread did not notice it first. Errors of the
             # user's code are sent to the consumer and never arrive here.
-            os._exit(ORPHAN_EXIT)
+            make_line.leave(ORPHAN_EXIT)
 
 
 def _environment_at_start() -> dict[str, str]:
@@ -138,7 +142,9 @@ def _environment_at_start() -> dict[str, str]:
 AT_START = _environment_at_start()
 
 
-def _listen(channel: connection.Connection, queue: JobQueue) -> None:
+def _listen(
+    channel: connection.Connection, queue: JobQueue, leave: Callable[[int], None] = os._exit
+) -> None:
     """Receive messages while the main thread works, so that the consumer never waits to send."""
     parent = parent_process()
     handles: list[Any] = [channel] if parent is None else [channel, parent.sentinel]
@@ -149,16 +155,16 @@ def _listen(channel: connection.Connection, queue: JobQueue) -> None:
                 break
             message = channel.recv_bytes()
             if message == STOP:
-                os._exit(0)
+                leave(0)
             queue.put(message)
     except (EOFError, OSError):
         pass
     except BaseException:  # a worker without its listener would block the consumer
         with contextlib.suppress(Exception):
             traceback.print_exc()
-        os._exit(DEAF)
+        leave(DEAF)
     # The consumer is gone. The main thread may be stuck in a read: exit without it.
-    os._exit(ORPHAN_EXIT)
+    leave(ORPHAN_EXIT)
 
 
 class JobQueue:
@@ -229,32 +235,117 @@ class JobQueue:
         return self._load(deal.item)
 
 
-class _Line:
-    """Sends each message whole: threads of the user's pipes may send too, as they take items."""
+class Line:
+    """A worker's side of its channel; sends each message whole.
+
+    Threads of the user's pipes may send too, as they take items.
+    """
+
+    unpickler = ScriptUnpickler
+    """The class that loads payloads and jobs."""
+    leave: Callable[[int], None] = os._exit
+    """Ends this process with an exit status."""
 
     def __init__(self, channel: connection.Connection, queue: JobQueue) -> None:
         self._channel = channel
         self._queue = queue
         self._sending = threading.Lock()
 
-    def announce(self, slot: Slot) -> None:
+    def carrier(self, settings: WorkerSettings) -> Carrier | None:
+        """Return the memory in which batches travel; None to send them in messages."""
+        if not HAS_SLOTS or settings.slot_bytes is None:
+            return None
+        size, ahead = settings.slot_bytes, settings.ahead
+        return SlotWriter(self._announce, self._retire, size, ahead, settings.workers)
+
+    def share_notes(self) -> None:
+        """Share the current step with the consumer, which can read it even if this worker hangs."""
+        if not HAS_SLOTS:
+            return
+        fd = os.memfd_create("voxpipe-notes", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, mmap.PAGESIZE)
+            note_steps_in(SharedMemory(fd, mmap.PAGESIZE).bytes())
+            self._channel.send(Notes(mmap.PAGESIZE))
+            send_descriptor(self._channel, fd)
+        finally:
+            os.close(fd)
+
+    def _announce(self, slot: Slot) -> None:
         with self._sending:
             self._channel.send(NewSlot(slot.number, slot.size))
             send_descriptor(self._channel, slot.fd)
 
-    def retire(self, number: int) -> None:
-        self.send_bytes(pickle.dumps(RetireSlot(number)))
+    def _retire(self, number: int) -> None:
+        self.send(pickle.dumps(RetireSlot(number)))
 
     def dealt(self) -> Any:
         """Wait for the next dealt item or the end, and report that it was taken."""
         try:
             return self._queue.dealt()
         finally:
-            self.send_bytes(_TOOK)
+            self.send(_TOOK)
 
-    def send_bytes(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
+        """Send a message."""
         with self._sending:
             self._channel.send_bytes(message)
+
+    def answer(self, message: bytes, carrier: Carrier | None) -> None:
+        """Send the answer to a job, whose batch is in ``carrier``."""
+        self.send(message)
+
+
+def note_steps_in(memory: Any) -> None:
+    """Note the current step and pass of this process in ``memory`` from now on."""
+    CURRENT_STEP.share(memory)
+    RUNNING_PASS.share(memory[NOTE_BYTES:])
+
+
+class WorkerCore:
+    """Loads the payload of a worker, makes the batches of its jobs, and reports."""
+
+    def __init__(self, payload: bytes, settings: WorkerSettings, line: Line) -> None:
+        self._payload, self._settings, self._line = payload, settings, line
+        self._source: Any = None
+        self._run = 0  # the pass of the functions in it
+
+    def answer(
+        self,
+        waiting: QueuedJob,
+        carrier: Carrier | None,
+        record: list[warnings.WarningMessage],
+        look_ahead: Callable[[], None],
+    ) -> bytes:
+        """Return the pickled answer to a job: its batch, or the error of the user's code."""
+        message, job = waiting.message, None
+        try:
+            self._load(message)
+            look_ahead()
+            job = waiting.job()
+            data = _make(self._source, job, message, carrier)
+            return pickle.dumps(BatchMessage(message.index, data, _report(record, job)))
+        except BaseException as error:  # the consumer raises it
+            return pickle.dumps(_failure(message.index, job, error, _report(record, job)))
+
+    def _load(self, message: DoJob) -> None:
+        """Load the objects of the payload for each pass, in the state that the consumer has."""
+        if message.payload:
+            self._payload, self._source = message.payload, None
+        if self._source is not None and message.run == self._run:
+            return
+        data, settings, is_first = self._payload, self._settings, self._source is None
+        _, backends, decoders, fresh, _ = self._line.unpickler(data, settings.script).load()
+        if is_first:
+            for name, matcher, factory in reversed(backends):
+                register_backend(name, matcher, factory)
+            for codec, maker in decoders:
+                register_decoder(codec, maker)
+            warnings.simplefilter("always")  # the consumer's filters decide
+        self._source = self._source.renew(fresh) if hasattr(self._source, "renew") else fresh
+        if hasattr(self._source, "feed"):
+            self._source.feed(self._line.dealt, settings.number)
+        self._run = message.run
 
 
 def _serve(
@@ -263,6 +354,7 @@ def _serve(
     payload: bytes,
     settings: WorkerSettings,
     record: list[warnings.WarningMessage],
+    make_line: type[Line],
 ) -> None:
     if settings.torch:
         import torch
@@ -273,90 +365,39 @@ def _serve(
         # The workers together use all cores; a thread pool in each would compete for them.
         torch.set_num_threads(1)
 
-    line = _Line(channel, queue)
-    if HAS_SLOTS:
-        _note_where_it_is(channel)
-    slots: SlotWriter | None = None
-    if HAS_SLOTS and settings.slot_bytes is not None:
-        slots = SlotWriter(
-            line.announce, line.retire, settings.slot_bytes, settings.ahead, settings.workers
-        )
-    source: Any = None
-    run = 0  # the pass of the functions in it
+    line = make_line(channel, queue)
+    line.share_notes()
+    carrier = line.carrier(settings)
+    core = WorkerCore(payload, settings, line)
     if settings.ends_late:  # a forked worker has no thread of the parent's timer
         faulthandler.cancel_dump_traceback_later()
-    channel.send(Ready())
+    line.send(pickle.dumps(Ready()))
     while True:
         waiting = queue.get()
-        message = waiting.message
         for news in queue.messages():
-            if slots is not None:
-                slots.release(news.free_slots, news.given_up)
-        job: Any = None
-        try:
-            if message.payload:
-                payload, source = message.payload, None
-            if source is None or message.run != run:
-                fresh = _load(payload, settings, registers=source is None)
-                source = source.renew(fresh) if hasattr(source, "renew") else fresh
-                if hasattr(source, "feed"):
-                    source.feed(line.dealt, settings.number)
-                run = message.run
-                queue.look_ahead()
-            job = waiting.job()
-            data = _make(source, job, message, slots)
-            answer = pickle.dumps(BatchMessage(message.index, data, _report(record, job)))
-        except BaseException as error:  # the consumer raises it
-            answer = pickle.dumps(_failure(message.index, job, error, _report(record, job)))
+            if carrier is not None:
+                carrier.release(news.free_slots, news.given_up)
+        answer = core.answer(waiting, carrier, record, queue.look_ahead)
         waiting.close()
-        line.send_bytes(answer)
+        line.answer(answer, carrier)
 
 
-def _load(payload: bytes, settings: WorkerSettings, *, registers: bool) -> Any:
-    """Return the objects of a payload in the state that they have in the consumer.
-
-    They are loaded again for each epoch. Backends and decoders are registered if ``registers``.
-    """
-    _, backends, decoders, source, _ = ScriptUnpickler(payload, settings.script).load()
-    if registers:
-        for name, matcher, factory in reversed(backends):
-            register_backend(name, matcher, factory)
-        for codec, maker in decoders:
-            register_decoder(codec, maker)
-        warnings.simplefilter("always")  # the consumer's filters decide
-    return source
-
-
-def _note_where_it_is(channel: connection.Connection) -> None:
-    """Share the current step with the consumer, which can read it even if this worker hangs."""
-    fd = os.memfd_create("voxpipe-notes", os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(fd, mmap.PAGESIZE)
-        memory = SharedMemory(fd, mmap.PAGESIZE).bytes()
-        CURRENT_STEP.share(memory)
-        RUNNING_PASS.share(memory[NOTE_BYTES:])
-        channel.send(Notes(mmap.PAGESIZE))
-        send_descriptor(channel, fd)
-    finally:
-        os.close(fd)
-
-
-def _make(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> bytes | None:
+def _make(source: Any, job: Any, message: DoJob, carrier: Carrier | None) -> bytes | None:
     """Return the packed batch of a job; None if the replica has no more."""
     try:
-        with batches_in(slots):
+        with batches_in(carrier):
             batch = source.run(job, message.seed, message.epoch)
     except StopIteration:
         return None
     numbers: set[int] = set()
     try:
-        data, numbers = pack(batch, slots)
+        data, numbers = pack(batch, carrier)
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         msg = f"the items of the chain cannot travel from the worker: {error}"
         raise NotPicklable(msg, do=_PLAIN).at(getattr(source, "last", None)) from error
     finally:
-        if slots is not None:
-            slots.note_sent(numbers)
+        if carrier is not None:
+            carrier.note_sent(numbers)
     return data
 
 

@@ -103,17 +103,23 @@ class Worker:
     is_gone: bool = False  # whether it was found dead
     note: StartNote | None = None  # file for its stack if it does not start in time
     is_outdated: bool = False  # whether objects in its payload changed here after it got them
+    node: str = ""  # identifies its machine in a cluster; empty for this one
+    most_jobs: int = sys.maxsize  # a slow worker of a cluster has one at a time
     patience: float = 0.0  # seconds that a message to it may wait
 
     def __str__(self) -> str:
         return f"worker {self.number} (pid {self.process.pid})"
+
+    def handles(self) -> list[Any]:
+        """Return the handles that are ready when it answers or ends."""
+        return [self.channel, self.process.sentinel]
 
     def limit_waits(self, seconds: float) -> None:
         """Set the timeout of messages to it and from it."""
         self.patience = seconds
         limit_waits(self.channel, seconds)
 
-    def open(self, data: bytes) -> tuple[Any, int]:
+    def open(self, data: Any) -> tuple[Any, int]:
         """Return a batch that this worker made, and its size in bytes."""
         arrival = Arrival(self.slots)
         batch = unpack(data, arrival)

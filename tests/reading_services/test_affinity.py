@@ -41,7 +41,9 @@ def simulated(batches, paces, affinity, limit=2):
 
     A worker needs as many ticks for a batch as its pace says; the consumer takes what is ready.
     """
-    workers = [SimpleNamespace(number=n, jobs=deque(), left=0) for n in range(len(paces))]
+    workers = [
+        SimpleNamespace(number=n, jobs=deque(), left=0, most_jobs=9) for n in range(len(paces))
+    ]
     made, order, done, ticks = {}, deque(), set(), 0
     coming = deque(job(n, *cases) for n, cases in enumerate(batches))
     bound = limit * len(workers)
@@ -132,7 +134,7 @@ def test_nobody_waits_for_affinity(batches, paces):
 def test_a_case_that_was_given_away_stays_with_its_first_worker():
     """Who had it first has most of its chunks."""
     affinity = Affinity()
-    workers = [SimpleNamespace(number=n, jobs=deque()) for n in range(2)]
+    workers = [SimpleNamespace(number=n, jobs=deque(), most_jobs=9) for n in range(2)]
     affinity.remember(job(0, 7), workers[0])
     workers[0].jobs.extend([1, 2])
     other = affinity.choose(job(1, 7), workers, 2, 5)

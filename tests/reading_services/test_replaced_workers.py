@@ -343,7 +343,7 @@ def test_a_replacement_knows_no_case():
 
     class One:
         def __init__(self, number):
-            self.number, self.jobs = number, [0] * number
+            self.number, self.jobs, self.most_jobs = number, [0] * number, 9
 
     affinity, workers = Affinity(), [One(0), One(1)]
 

@@ -4,7 +4,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.reading_services import ReadingServiceInterface
-from voxpipe.testing import ServiceContract
+from voxpipe.testing import PoolContract, ServiceContract
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 
@@ -24,7 +24,7 @@ class TestThreads(ServiceContract):
         return vp.ThreadReadingService(2)
 
 
-class TestMultiProcessing(ServiceContract):
+class TestMultiProcessing(PoolContract):
     def make(self):
         return vp.MultiProcessingReadingService(2)
 

@@ -1,0 +1,1 @@
+"""Workers on the other nodes of a Ray cluster."""

@@ -1,0 +1,119 @@
+"""The actor of a worker: it connects to the trainer, and then runs as a worker process does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+import ray
+
+from ...core.errors import NotPicklable
+from ...core.native_library import ABI, native_library
+from ...core.settings import CACHE, CACHE_BYTES, MAPPED_BYTES, NATIVE
+from ...reading_services.workers.script import ScriptUnpickler, adopt_settings
+from ...reading_services.workers.worker import Line, run_worker
+from .stream import StreamLine, connect
+
+_utilities: Any = ray.util  # its functions have no types
+# Settings that describe a node: its disks, its memory and its processor.
+_LEAVE_SECONDS = 2.0
+_OF_NODE = {CACHE, CACHE_BYTES, MAPPED_BYTES, NATIVE}
+
+
+def portable(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return voxpipe's variables that hold on any node."""
+    ours = (name for name in environment if name.startswith("VOXPIPE_"))
+    return {name: environment[name] for name in ours if name not in _OF_NODE}
+
+
+def facts_of_process(modules: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the facts that must be equal in the trainer and all workers.
+
+    ``modules`` are those that the volumes need.
+    """
+    library, _ = native_library(())
+    return {
+        "voxpipe": metadata.version("voxpipe"),
+        "python": platform.python_version().rpartition(".")[0],
+        "kernel": f"version {ABI}" if library is not None else "missing",
+        **{name: "installed" if _is_installed(name) else "missing" for name in modules},
+    }
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ImportError:  # its package is missing
+        return False
+
+
+class Actor:
+    """A worker in a process of Ray."""
+
+    def serve(
+        self, addresses: Mapping[str, Any], key: bytes, number: int, modules: Sequence[str]
+    ) -> None:
+        """Serve the jobs of the trainer until it closes the stream; this process ends then.
+
+        ``addresses`` are those of a :class:`~.stream.StreamServer`, by the name of a node; the
+        empty name is for all others.
+        """
+        node = ray.get_runtime_context().get_node_id()
+        own = addresses.get(node)
+        reachable = [address for address in (own, addresses[""]) if address is not None]
+        host = _utilities.get_node_ip_address()
+        facts = {"number": number, "pid": os.getpid(), "node": node, "host": host}
+        channel, is_near = connect(reachable, key, {**facts, **facts_of_process(modules)})
+        payload, settings = pickle.loads(channel.recv_bytes())
+        environment = {**os.environ, **portable(settings.environment)}
+        settings = replace(settings, environment=environment)
+        run_worker(channel, [], payload, settings, _NearLine if is_near else _FarLine)
+
+
+class NodeUnpickler(ScriptUnpickler):
+    """Loads objects of the trainer on a node with variables, folders and packages of its own."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the object ``name`` of ``module``; refuse a script that this node lacks."""
+        path = self._script.get("init_main_from_path")
+        if module == "__main__" and path is not None and not os.path.isfile(path):
+            msg = f"{name} cannot travel to a worker: it is defined in the script, and node "
+            do = "Move it to a module that all nodes have, put the script on a disk that they "
+            do += "share, or give local_workers=num_workers."
+            raise NotPicklable(f"{msg}{platform.node()} has no {path}", do=do)
+        thing = super().find_class(module, name)
+        return _adopt_settings if thing is adopt_settings else thing
+
+
+def _leave(code: int) -> None:
+    """End this process, unless the trainer ends it meanwhile, which Ray expects."""
+    threading.Event().wait(_LEAVE_SECONDS)
+    os._exit(code)
+
+
+class _NearLine(Line):
+    unpickler = NodeUnpickler
+    leave = staticmethod(_leave)
+
+
+class _FarLine(StreamLine):
+    unpickler = NodeUnpickler
+    leave = staticmethod(_leave)
+
+
+def _adopt_settings(
+    environment: Mapping[str, str], folder: str, path: tuple[str, ...], dtype: str, errors: Any
+) -> None:
+    """Adopt the settings of the trainer that hold here."""
+    more = [place for place in path if place not in sys.path and os.path.exists(place)]
+    variables = {**os.environ, **portable(environment)}
+    folder = folder if os.path.isdir(folder) else ""
+    adopt_settings(variables, folder, (*sys.path, *more), dtype, errors)

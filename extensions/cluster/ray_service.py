@@ -1,0 +1,189 @@
+"""The reading service whose workers run on the nodes of a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing as mp
+import os
+import secrets
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from ...batching.collate import usable_cores
+from ...core.errors import MissingDependency
+from ...core.validate import validate_int
+from ...graph import Pipe
+from ...reading_services.multiprocessing import MultiProcessingReadingService
+from ...reading_services.work import ReplicatedWork, Work
+from ...reading_services.workers.payload import Payload, payload_of
+from ...reading_services.workers.pool import WorkerPool
+from ...reading_services.workers.script import script_of_this_process
+
+# The least that Ray takes: batches do not travel in its store.
+_STORE_BYTES = 80 * 1024**2
+# Ray turns 127.0.0.1 into the host's address, and leaves this one as it is.
+_LOOPBACK = "127.0.0.2"
+_TOKEN = "RAY_AUTH_TOKEN"
+# Its loggers say that the cluster has a token, which is as it should be.
+_LOGGER = logging.getLogger("ray._private.authentication")
+# Ray remembers the first token of a process.
+_OWN_TOKEN = secrets.token_hex(16)
+
+
+class RayReadingService(MultiProcessingReadingService):
+    """Realize batches on the nodes of a Ray cluster: batches and states are those of one process.
+
+    Parameters
+    ----------
+    num_workers
+        All workers. Each makes whole batches.
+    local_workers
+        Processes on the trainer's node, ``"auto"`` for as many as it has cores. The other workers
+        are actors of Ray, on other nodes if there are any.
+    address
+        Address of the cluster, as in ``ray.init``. Without one: the cluster of this process, else
+        that of ``RAY_ADDRESS``. If there is none, Ray starts on this machine until :meth:`stop`.
+    resources
+        Options of each actor. An example is ``{"num_cpus": 2}``.
+    prefetch_bytes
+        Bytes of prefetched batches. The default is that of ``MultiProcessingReadingService``.
+    max_restarts
+        Workers per epoch that are replaced after a death. Others make their batches.
+    late
+        A batch that takes so many times the usual is made by a free worker, too. The first of both
+        counts. 0 for never.
+    others
+        Further arguments of ``MultiProcessingReadingService``.
+
+    Raises
+    ------
+    MissingDependency
+        Ray is not installed.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        local_workers: int | str = "auto",
+        address: str | None = None,
+        resources: Mapping[str, Any] | None = None,
+        *,
+        prefetch_bytes: int | None = None,
+        max_restarts: int = 3,
+        late: float = 3.0,
+        **others: Any,
+    ) -> None:
+        if find_spec("ray") is None:
+            msg = "RayReadingService needs ray, which is not installed"
+            raise MissingDependency(msg, do="pip install voxpipe[ray]")
+        super().__init__(
+            num_workers, prefetch_bytes=prefetch_bytes, max_restarts=max_restarts, **others
+        )
+        if local_workers == "auto":
+            local_workers = min(self.num_workers, usable_cores())
+        local = validate_int("local_workers", local_workers, least=0)
+        self.local_workers = min(local, self.num_workers)
+        self.address = address
+        self.resources = dict(resources or {})
+        self.late = late
+        self._ray: Any = None
+
+    def distribute(self, graph: Pipe) -> Work:
+        """Split the graph; refuse objects that cannot travel to a worker."""
+        work = super().distribute(graph)
+        if self.num_workers > self.local_workers and not isinstance(work, ReplicatedWork):
+            payload_of(work, self.num_workers, script_of_this_process())
+        return work
+
+    def _threads(self, count: int) -> int:
+        return super()._threads(max(1, min(count, self.local_workers)) if count else 0)
+
+    def _make_pool(
+        self, work: Work, payload: Payload, count: int, ahead: int, imports: Sequence[str]
+    ) -> WorkerPool:
+        if isinstance(work, ReplicatedWork) or self.local_workers >= count:
+            return super()._make_pool(work, payload, count, ahead, imports)
+        from .ray_pool import ActorOptions, RayPool
+
+        self._begin_ray()
+        context = mp.get_context(self.start_method)
+        options = ActorOptions(self.local_workers, self.resources, self.late)
+        return RayPool(work, payload, count, context, self._budget, ahead, imports, options)
+
+    def _begin_ray(self) -> None:
+        """Connect to the cluster, or start one."""
+        import ray
+
+        if ray.is_initialized():
+            return
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        if address is not None and address != "local":
+            ray.init(address, log_to_driver=False, configure_logging=False)
+            self._ray = weakref.finalize(self, ray.shutdown)
+        else:
+            self._ray = weakref.finalize(self, _begin_local())
+
+    def _end_epoch(self) -> None:
+        if self.persistent_workers is not False:
+            self._staying = True
+        super()._end_epoch()
+
+    def explain(self, work: Work) -> str:
+        """Return the text of where each pipe runs, and of the workers on other nodes."""
+        text, actors = super().explain(work), self.num_workers - self.local_workers
+        if isinstance(work, ReplicatedWork) or actors <= 0:
+            return text
+        text += f"\n{self.local_workers} of these workers are processes on this node, and {actors} "
+        text += "are actors of Ray, on other nodes if there are any"
+        costs: Callable[[], str] = getattr(self._pool, "costs", str)
+        return text + costs()
+
+    def stop(self) -> None:
+        """Stop the workers, and the cluster if this service has started it."""
+        super().stop()
+        if self._ray is not None:
+            self._ray()
+            self._ray = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_ray": None}
+
+
+def _begin_local() -> Callable[[], None]:
+    """Start Ray on this machine, and return a function that ends it and removes its files."""
+    folder = tempfile.mkdtemp(prefix="voxpipe-ray-")
+    import ray
+
+    # Ray writes a token into the home folder otherwise.
+    is_ours = _TOKEN not in os.environ
+    os.environ.setdefault(_TOKEN, _OWN_TOKEN)
+
+    def end() -> None:
+        ray.shutdown()
+        if is_ours:
+            os.environ.pop(_TOKEN, None)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    level = _LOGGER.level
+    _LOGGER.setLevel(logging.ERROR)
+    try:
+        ray.init(
+            address="local",
+            namespace=f"voxpipe-{secrets.token_hex(4)}",
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            object_store_memory=_STORE_BYTES,
+            _temp_dir=folder,
+            _node_ip_address=_LOOPBACK,
+        )
+    except BaseException:
+        end()
+        raise
+    finally:
+        _LOGGER.setLevel(level)
+    return end

@@ -1,0 +1,362 @@
+"""Streams between the trainer and workers of a cluster, and the relay of their batches into slots.
+
+A worker connects to the trainer and proves that it has the key. On the trainer's node the stream is
+a Unix socket, over which batches travel in shared slots, as those of worker processes do. From
+another node they travel as plain bytes, which a thread of the trainer reads straight into slots.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import pickle
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from multiprocessing import AuthenticationError, connection
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...batching.collate import ArraySpec
+from ...reading_services.transport.messages import (
+    STOP,
+    BatchMessage,
+    DoJob,
+    NewSlot,
+    RetireSlot,
+)
+from ...reading_services.transport.shared_memory import (
+    limit_waits,
+    send_descriptor,
+)
+from ...reading_services.transport.slot_reader import BatchBuffers
+from ...reading_services.transport.slot_writer import Slot, SlotWriter, arrays_in, size_of
+from ...reading_services.workers.worker import Line, WorkerSettings, note_steps_in
+
+# Seconds for a connection to prove that it has the key, and between two notes of a worker's step.
+GREETING_SECONDS = 20.0
+_NOTE_SECONDS = 0.25
+_MOST_GREETING = 64 * 1024  # bytes
+# A node that is gone without a word ends the stream after this many seconds.
+_SILENT_SECONDS = 10
+_FREE_BUFFERS = 2
+
+
+class StreamedBatch(NamedTuple):
+    """From a worker on another node: an answer; its parts follow as plain bytes."""
+
+    answer: BatchMessage
+    sizes: tuple[int, ...]
+
+
+class StepNote(NamedTuple):
+    """From a worker on another node: its current step and pass."""
+
+    memory: bytes
+
+
+class Direct(NamedTuple):
+    """To the pool: a worker's own channel follows, as a descriptor."""
+
+
+class Greeting(NamedTuple):
+    """To the pool: the facts of a worker that has connected."""
+
+    facts: dict[str, Any]
+
+
+class StreamCarrier:
+    """Memory of batches that leave by a stream: one buffer per batch, which is sent as it is."""
+
+    def __init__(self) -> None:
+        self._buffers = BatchBuffers(_FREE_BUFFERS, sys.maxsize)
+        self._parts: list[NDArray[np.uint8]] = []
+        self._outgoing: list[NDArray[np.uint8]] = []
+
+    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
+        """Return one C-ordered, uninitialised array per spec."""
+        whole = self._buffers.take([((max(1, size_of(specs)),), np.dtype(np.uint8))])[0]
+        part: NDArray[np.uint8] = whole.view(np.uint8)
+        self._parts.append(part)
+        return arrays_in(part, specs)
+
+    def place(self, array: NDArray[Any]) -> tuple[int, int] | None:
+        """Return (part, offset) of an array in a buffer of this batch; None for others."""
+        for number, part in enumerate(self._parts if array.flags.c_contiguous else ()):
+            offset = array.ctypes.data - part.ctypes.data
+            if offset >= 0 and offset + array.nbytes <= part.nbytes and array.size:
+                return number, offset
+        return None
+
+    def copy_in(self, array: NDArray[Any]) -> tuple[int, int]:
+        """Return (part, offset) of an array from elsewhere, which is sent without a copy."""
+        self._parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return len(self._parts) - 1, 0
+
+    def note_sent(self, numbers: Collection[int]) -> None:
+        """Note the parts of the batch that is sent now; other parts are sent as empty ones."""
+        parts, self._parts = self._parts, []
+        self._outgoing = [part if n in numbers else part[:0] for n, part in enumerate(parts)]
+
+    def release(self, numbers: Sequence[int], given_up: Sequence[int]) -> None:
+        """Do nothing: the consumer uses no memory of this process."""
+
+    def take_parts(self) -> list[NDArray[np.uint8]]:
+        """Return the parts to send, and forget all parts."""
+        parts, self._outgoing, self._parts = self._outgoing, [], []
+        return parts
+
+
+class StreamLine(Line):
+    """The side of a worker on another node: batches leave as plain bytes after their message."""
+
+    def carrier(self, settings: WorkerSettings) -> StreamCarrier:
+        """Return buffers of this process."""
+        return StreamCarrier()
+
+    def share_notes(self) -> None:
+        """Send the current step whenever it has changed."""
+        memory = np.zeros(mmap.PAGESIZE, np.uint8)
+        note_steps_in(memory)
+        threading.Thread(target=self._send_notes, args=(memory,), daemon=True).start()
+
+    def _send_notes(self, memory: NDArray[np.uint8]) -> None:
+        last = b""
+        pause = threading.Event()
+        while not pause.wait(_NOTE_SECONDS):
+            if (now := memory.tobytes()) != last:
+                last = now
+                try:
+                    self.send(pickle.dumps(StepNote(now)))
+                except OSError:  # the trainer is gone, and the listening thread ends this process
+                    return
+
+    def answer(self, message: bytes, carrier: Any) -> None:
+        """Send the answer to a job, and then its parts."""
+        parts = carrier.take_parts()
+        answer = pickle.loads(message)
+        with self._sending:
+            if not isinstance(answer, BatchMessage) or not parts:
+                self._channel.send_bytes(message)
+                return
+            sizes = tuple(part.nbytes for part in parts)
+            self._channel.send_bytes(pickle.dumps(StreamedBatch(answer, sizes)))
+            for part in parts:
+                _write(self._channel.fileno(), part)
+
+
+def _write(fd: int, part: NDArray[np.uint8]) -> None:
+    view = memoryview(part)  # type: ignore[arg-type]  # NumPy's stubs lack the protocol
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _read(fd: int, part: NDArray[np.uint8]) -> None:
+    view = memoryview(part)  # type: ignore[arg-type]  # NumPy's stubs lack the protocol
+    while view:
+        if not (count := os.readv(fd, [view])):
+            raise EOFError
+        view = view[count:]
+
+
+class StreamArrival:
+    """A batch of another node: its parts are in slots, or in bytes where no slot had room."""
+
+    def __init__(self, slots: Any, places: Sequence[Any]) -> None:
+        self._slots, self._places = slots, places
+        self._others = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its parts."""
+        return int(self._slots.bytes) + self._others
+
+    def part(self, number: int, offset: int, size: int) -> NDArray[np.uint8]:
+        """Return ``size`` bytes of a part, which stay valid as long as the array."""
+        place = self._places[number]
+        if isinstance(place, bytearray):
+            self._others += size
+            return np.frombuffer(place, np.uint8, size, offset)
+        slot, start = place
+        array: NDArray[np.uint8] = self._slots.part(slot, start + offset, size)
+        return array
+
+
+class Relay:
+    """Passes messages between a pool and a worker on another node, in a thread of the trainer.
+
+    For the pool the relay is a worker process: it announces slots, and reads batches into them.
+    """
+
+    def __init__(
+        self,
+        pool: Connection,
+        stream: Connection,
+        slot_bytes: int,
+        ahead: int,
+        seconds: deque[float],
+    ) -> None:
+        self._pool, self._stream, self._seconds = pool, stream, seconds
+        self._slots = SlotWriter(self._announce, self._retire, slot_bytes, ahead)
+
+    def run(self) -> None:
+        """Pass messages until one side is closed."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                for ready in connection.wait([self._pool, self._stream]):
+                    self._to_worker() if ready is self._pool else self._to_pool()
+        self._stream.close()
+        self._pool.close()
+
+    def _announce(self, slot: Slot) -> None:
+        self._pool.send(NewSlot(slot.number, slot.size))
+        send_descriptor(self._pool, slot.fd)
+
+    def _retire(self, number: int) -> None:
+        self._pool.send(RetireSlot(number))
+
+    def _to_worker(self) -> None:
+        data = self._pool.recv_bytes()
+        if data != STOP:
+            message: DoJob = pickle.loads(data)
+            self._slots.release(message.free_slots, message.given_up)
+            if not message.job:
+                return
+            data = pickle.dumps(replace(message, free_slots=(), given_up=()))
+        self._stream.send_bytes(data)
+
+    def _to_pool(self) -> None:
+        data = self._stream.recv_bytes()
+        message = pickle.loads(data)
+        if isinstance(message, StreamedBatch):
+            self._take_batch(message)
+        else:
+            self._pool.send_bytes(data)
+
+    def _take_batch(self, message: StreamedBatch) -> None:
+        start = time.thread_time()
+        arrays: list[Any] = self._slots.take(
+            [((size,), np.dtype(np.uint8)) for size in message.sizes]
+        )
+        places: list[Any] = []
+        for array in arrays:
+            _read(self._stream.fileno(), array)
+            # An empty part has no place, and is not asked for.
+            place = self._slots.place(array) if array.size else (0, 0)
+            places.append(bytearray(array) if place is None else place)
+        pairs = zip(places, arrays, strict=True)
+        self._slots.note_sent({p[0] for p, array in pairs if isinstance(p, tuple) and array.size})
+        self._seconds.append(time.thread_time() - start)
+        answer = message.answer
+        self._pool.send(BatchMessage(answer.index, (answer.data, tuple(places)), answer.report))
+
+
+class StreamServer:
+    """The trainer's listening sockets: TCP for other nodes, and a Unix socket for its own.
+
+    ``greet`` is called in a thread of each connection that has the key, with the connection and
+    the first message.
+    """
+
+    def __init__(self, host: str, greet: Callable[[Connection, dict[str, Any]], None]) -> None:
+        self._greet = greet
+        self.key = secrets.token_bytes(32)
+        tcp = socket.create_server((host, 0))
+        unix = socket.socket(socket.AF_UNIX)
+        # An abstract address leaves no file, even after a kill.
+        unix.bind(f"\0voxpipe-{secrets.token_hex(16)}")
+        unix.listen()
+        self._sockets = [tcp, unix]
+        self.address: tuple[str, int] = tcp.getsockname()[:2]
+        self.unix_address: bytes = unix.getsockname()
+        self._woken, self._wake = socket.socketpair()
+        self._thread = threading.Thread(target=self._accept, name="voxpipe-streams", daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            ready = connection.wait([*self._sockets, self._woken])
+            if self._woken in ready:
+                return
+            for server in ready:
+                with contextlib.suppress(OSError):
+                    peer, _ = server.accept()  # type: ignore[union-attr]
+                    peer.setblocking(True)
+                    _end_with_node(peer)
+                    stream = Connection(peer.detach())
+                    threading.Thread(target=self._serve, args=(stream,), daemon=True).start()
+
+    def _serve(self, stream: Connection) -> None:
+        try:
+            limit_waits(stream, GREETING_SECONDS)
+            connection.deliver_challenge(stream, self.key)
+            connection.answer_challenge(stream, self.key)
+            facts = json.loads(stream.recv_bytes(_MOST_GREETING))
+            limit_waits(stream, float("inf"))
+        except (OSError, EOFError, ValueError, AuthenticationError):
+            stream.close()  # not one of our workers
+            return
+        self._greet(stream, facts)
+
+    def close(self) -> None:
+        """Refuse further connections."""
+        self._wake.close()
+        self._thread.join(GREETING_SECONDS)
+        for one in (*self._sockets, self._woken):
+            one.close()
+
+
+def connect(addresses: Sequence[Any], key: bytes, facts: dict[str, Any]) -> tuple[Connection, bool]:
+    """Return the worker's end of a stream, and whether it leads to a process on this node.
+
+    Raises
+    ------
+    OSError
+        No address can be reached.
+    """
+    for peer in _peers(addresses):
+        _end_with_node(peer)
+        is_near = peer.family == socket.AF_UNIX
+        stream = Connection(peer.detach())
+        limit_waits(stream, GREETING_SECONDS)
+        connection.answer_challenge(stream, key)
+        connection.deliver_challenge(stream, key)
+        stream.send_bytes(json.dumps({**facts, "is_near": is_near}).encode())
+        limit_waits(stream, float("inf"))
+        return stream, is_near
+    raise OSError(f"none of {addresses} can be reached")
+
+
+def _peers(addresses: Sequence[Any]) -> Iterator[socket.socket]:
+    for address in addresses:
+        with contextlib.suppress(OSError):
+            if isinstance(address, bytes):
+                peer = socket.socket(socket.AF_UNIX)
+                peer.connect(address)
+            else:
+                peer = socket.create_connection(address, GREETING_SECONDS)
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.setblocking(True)
+            yield peer
+
+
+def _end_with_node(peer: socket.socket) -> None:
+    """Let reads of a stream fail when the other node is gone without a word."""
+    if peer.family == socket.AF_UNIX:
+        return
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("IDLE", 5), ("INTVL", 1), ("CNT", 5)):
+        if hasattr(socket, f"TCP_KEEP{name}"):
+            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_KEEP{name}"), value)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_SECONDS * 1000)

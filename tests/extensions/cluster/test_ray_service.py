@@ -1,0 +1,146 @@
+"""Workers on the nodes of a Ray cluster."""
+
+import os
+import signal
+import sys
+
+import nibabel
+import numpy as np
+import pytest
+
+import voxpipe as vp
+from voxpipe.core.errors import MissingDependency, NotPicklable, VolumeNotFound, WorkerDied
+from voxpipe.testing import PoolContract
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own files
+]
+
+
+def chain(cases=None):
+    """24 batches of two turned patches."""
+    voxels = np.arange(8 * 9 * 10, dtype=np.int16).reshape(8, 9, 10)
+    cases = cases or [{"case": f"case{n}", "image": voxels + n} for n in range(12)]
+    patches = vp.from_cases(cases).shuffle().open_volume().lazy_patch(4, samples_per_volume=4)
+    return patches.augment(rotate=15).batch_patches(2)
+
+
+def contents(batches):
+    return [(batch["image"].numpy().tobytes(), batch["meta"]) for batch in batches]
+
+
+def expected():
+    with vp.DataLoader2(chain(), seed=7) as loader:
+        return contents(loader), contents(loader)
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.filterwarnings("ignore::voxpipe.core.errors.WorkerReplaced")
+def test_workers_here_and_on_other_nodes_make_the_batches_of_one_process():
+    """Also after a kill, with more and fewer workers, and from a state."""
+    first, second = expected()
+    service = vp.RayReadingService(3, local_workers=1)
+    with vp.DataLoader2(chain(), None, service, seed=7) as loader:
+        batches = []
+        for number, batch in enumerate(loader):
+            batches.append(batch)
+            pool = loader.reading_service._pool
+            if number == 6:
+                os.kill(pool.workers[-1].process.pid, signal.SIGKILL)
+            if number in (12, 18):
+                service.scale({12: 4, 18: 2}[number])
+        assert contents(batches) == first
+        it = iter(loader)
+        start = contents(next(it) for _ in range(9))
+        state = loader.state_dict()
+        del it
+        assert "1 of these workers are processes on this node, and 1 are actors" in loader.explain()
+    assert start == second[:9]
+    with vp.DataLoader2(chain(), seed=7) as loader:
+        loader.load_state_dict(state)
+        assert contents(loader) == second[9:]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_node_without_a_local_file_is_named(tmp_path, monkeypatch):
+    """The error has the node, the file, and the cure."""
+    file = tmp_path / "a.nii"
+    nibabel.save(nibabel.Nifti1Image(np.zeros((8, 8, 8), np.int16), np.eye(4)), file)
+    pipe = chain([{"image": str(file)}]).map(Elsewhere(str(file)))
+    service = vp.RayReadingService(1, local_workers=0)
+
+    with vp.DataLoader2(pipe, None, service, seed=7) as loader, pytest.raises(VolumeNotFound) as e:
+        list(loader)
+
+    assert f"on node 127.0.0.3) has no file {file}, which this node has." in str(e.value)
+    assert "Put it on a disk that all nodes share" in str(e.value)
+
+
+class Elsewhere:
+    """Raises the error of a node that has no such file."""
+
+    def __init__(self, file):
+        self.file, self.pid = file, os.getpid()
+
+    def __call__(self, batch):
+        raise VolumeNotFound(f"there is no file {self.file}.")
+
+
+def test_without_ray_one_sentence_says_what_to_install(monkeypatch):
+    """The service is refused when it is made."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr("voxpipe.extensions.cluster.ray_service.find_spec", lambda name: None)
+
+    with pytest.raises(MissingDependency, match=r"needs ray, which is not installed\n.*\[ray\]"):
+        vp.RayReadingService(2)
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    "fact", ["voxpipe", *(pytest.param(f, marks=pytest.mark.slow) for f in ("kernel", "h5py"))]
+)
+def test_another_version_is_refused_by_name(fact, monkeypatch):
+    """Before the first job."""
+    facts = "voxpipe.extensions.cluster.ray_pool.facts_of_process"
+    monkeypatch.setattr(facts, lambda modules: {fact: "9.9"})
+    service = vp.RayReadingService(1, local_workers=0)
+
+    with vp.DataLoader2(chain(), None, service, seed=7) as loader, pytest.raises(WorkerDied) as e:
+        list(loader)
+
+    assert f"may not work: {fact} is " in str(e.value)
+    assert "there, and 9.9 here" in str(e.value)
+
+
+def test_a_function_of_a_script_that_no_node_has_is_refused(tmp_path):
+    """By its name, with the node and the path of the script."""
+    from voxpipe.extensions.cluster.actor import NodeUnpickler
+
+    path = str(tmp_path / "train.py")
+    data = b"c__main__\nmy_function\n."
+
+    with pytest.raises(NotPicklable, match=rf"my_function .* has no {path}"):
+        NodeUnpickler(data, {"init_main_from_path": path}).load()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+class TestActors(PoolContract):
+    """Two actors, on the two other nodes."""
+
+    makes_late_batches_again = True
+
+    def make(self):
+        return vp.RayReadingService(2, local_workers=0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+class TestMixed(PoolContract):
+    """A process of the trainer's node and an actor of another one."""
+
+    makes_late_batches_again = True
+
+    def make(self):
+        return vp.RayReadingService(2, local_workers=1)
