@@ -334,7 +334,10 @@ def connect(addresses: Sequence[Any], key: bytes, facts: dict[str, Any]) -> tupl
         stream.send_bytes(json.dumps({**facts, "is_near": is_near}).encode())
         limit_waits(stream, float("inf"))
         return stream, is_near
-    raise OSError(f"none of {addresses} can be reached")
+    raise OSError(
+        f"node {socket.gethostname()} cannot reach the trainer at {addresses[-1]}: let nodes reach "
+        "each other on all ports, as Ray itself needs it"
+    )
 
 
 def _peers(addresses: Sequence[Any]) -> Iterator[socket.socket]:

@@ -3,13 +3,20 @@
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import nibabel
 import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core.errors import MissingDependency, NotPicklable, VolumeNotFound, WorkerDied
+from voxpipe.core.errors import (
+    ItemTimeout,
+    MissingDependency,
+    NotPicklable,
+    VolumeNotFound,
+    WorkerDied,
+)
 from voxpipe.testing import PoolContract
 
 pytestmark = [
@@ -85,6 +92,41 @@ class Elsewhere:
 
     def __call__(self, batch):
         raise VolumeNotFound(f"there is no file {self.file}.")
+
+
+NOWHERE = {"resources": {"nowhere": 1}}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_no_job_waits_for_an_actor_that_has_no_room():
+    """Workers that are up make all batches; without any, the error says what is waited for."""
+    with vp.DataLoader2(chain(), None, vp.RayReadingService(3, 1, resources=NOWHERE), seed=7) as it:
+        assert contents(it) == expected()[0]
+    limits, service = vp.Timeout(item=0.5, start=0.5), vp.RayReadingService(2, 0, resources=NOWHERE)
+    with (
+        vp.DataLoader2(chain(), limits, service, seed=7) as loader,
+        pytest.raises(ItemTimeout, match="no worker is up, and 2 of them wait for a node that has"),
+    ):
+        list(loader)
+
+
+@pytest.mark.slow
+def test_actors_that_waited_work_once_a_node_has_room(cluster):
+    """The pass begins as soon as the node is there."""
+    service = vp.RayReadingService(2, 0, resources=NOWHERE)
+    with vp.DataLoader2(chain(), None, service, seed=7) as loader, ThreadPoolExecutor(1) as thread:
+        batches = thread.submit(contents, loader)
+        node = cluster.add_node(
+            num_cpus=2,
+            resources={"nowhere": 2},
+            node_ip_address="127.0.0.30",
+            object_store_memory=80 * 1024**2,
+        )
+        try:
+            assert batches.result(120) == expected()[0]
+        finally:
+            loader.shutdown()
+            cluster.remove_node(node)
 
 
 def test_without_ray_one_sentence_says_what_to_install(monkeypatch):
