@@ -164,7 +164,12 @@ class MultiProcessingReadingService:
         # The batches in flight, and the one in use.
         ahead = max(1, count * self.jobs_per_worker(remote) + self.main_prefetch_cnt) + 1
         threads = self._threads(count) if work is None else work.threads
-        return budgets(self.memory_bytes, workers=count, batches_ahead=ahead, threads=threads)
+        node = self._workers_per_node(count)
+        return budgets(self.memory_bytes, workers=node, batches_ahead=ahead, threads=threads)
+
+    def _workers_per_node(self, count: int) -> int:
+        """Return how many of ``count`` workers share the memory of one machine."""
+        return count
 
     def jobs_per_worker(self, remote: bool) -> int:
         """Return the batches in flight of each worker, with volumes that have URLs or not."""

@@ -265,10 +265,15 @@ class RayPool(WorkerPool):
             stream.close()  # the pool refuses it
             door.close()
             return
-        torch, script = self._settings.torch, self._script
-        settings = replace(self._settings, number=int(facts["number"]), ends_late=False)
-        settings = replace(settings, threads=1, script=script, signals=frozenset())
-        stream.send_bytes(pickle.dumps((self._payload, replace(settings, torch=torch))))
+        settings = replace(
+            self._settings,
+            number=int(facts["number"]),
+            threads=max(1, int(self._options.resources.get("num_cpus", 1))),
+            script=self._script,
+            signals=frozenset(),
+            ends_late=False,
+        )
+        stream.send_bytes(pickle.dumps((self._payload, settings)))
         if facts["is_near"]:
             with door, stream:
                 door.send(Direct())

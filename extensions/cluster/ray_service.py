@@ -99,6 +99,10 @@ class RayReadingService(MultiProcessingReadingService):
             payload_of(work, self.num_workers, script_of_this_process())
         return work
 
+    def _workers_per_node(self, count: int) -> int:
+        # Nodes are assumed to be alike.
+        return min(count, max(self.local_workers, usable_cores()))
+
     def _threads(self, count: int) -> int:
         return super()._threads(max(1, min(count, self.local_workers)) if count else 0)
 
