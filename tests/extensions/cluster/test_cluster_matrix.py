@@ -17,6 +17,7 @@ from checkout import ROOT
 from ranks import run_ranks
 
 import voxpipe as vp
+from voxpipe.core.errors import VolumeChanged
 
 pytestmark = [
     pytest.mark.slow,
@@ -106,6 +107,46 @@ def test_ranks_have_the_parts_that_they_have_without_actors(world, cluster):
 
     assert all(plain == actors for plain, actors in every)
     assert len({plain for plain, _ in every}) == world
+
+
+class OfItsNode(vp.Backend):
+    """A file whose copies on the nodes were written at different times."""
+
+    def __init__(self, request):
+        self._voxels = np.load(request.path)[None]
+        super().__init__(vp.Header.of(self._voxels.shape, self._voxels.dtype, np.eye(4)))
+
+    def read(self, region, channels=None):
+        return vp.Voxels(self._voxels[(slice(*(channels or (0, 1))), *region.slices)])
+
+    @property
+    def version(self):
+        return os.getpid()
+
+
+def is_of_node(request):
+    return str(request.path).endswith(".node")
+
+
+def test_copies_of_a_local_file_may_differ_in_their_times_on_two_nodes(tmp_path):
+    """Two processes of one node must read one version."""
+    with open(tmp_path / "a.node", "wb") as file:
+        np.save(file, np.arange(512, dtype=np.int16).reshape(8, 8, 8))
+    vp.register_backend("node", is_of_node, OfItsNode)
+    try:
+        pipe = vp.from_cases([{"image": str(tmp_path / "a.node")}]).open_volume()
+        pipe = pipe.lazy_patch(4, samples_per_volume=40).batch_patches(2)
+        with vp.DataLoader2(pipe, seed=7) as loader:
+            expected = digest(loader)
+        with vp.DataLoader2(pipe, None, actors(2), seed=7) as loader:
+            assert digest(loader) == expected
+        with (
+            vp.DataLoader2(pipe, None, processes(2), seed=7) as loader,
+            pytest.raises(VolumeChanged, match="two workers have read two versions"),
+        ):
+            digest(loader)
+    finally:
+        vp.volumes.unregister_backend("node")
 
 
 def test_kills_and_nodes_that_come_and_go_change_nothing(cluster):
