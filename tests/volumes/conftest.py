@@ -10,6 +10,16 @@ CLIENTS = ["fsspec", "obstore"]
 BUCKET = "bucket"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the tests of a backend as slow on all files of a class but the first."""
+    from contract_sample import is_another_file
+
+    for item in items:
+        if is_another_file(item):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def server(tmp_path, started_clients, monkeypatch):
     """Serve an empty bucket, and close what was read from it."""

@@ -12,10 +12,15 @@ class for all files that it opens. So:
 - each day (the tests that are not slow) only ``QUICK`` runs: one of each kind of file whose own
   test module has no contract. Slow in any case are a spawned child, which takes seconds to
   import what it needs, and 10 000 volumes in turn.
+
+The classes of the other modules follow the same rule: ``is_another_file`` says which of their
+tests are slow.
 """
 
 import pytest
 from reference_files import LOCAL_ONLY, REFERENCES
+
+from voxpipe.testing import BackendContract, StoreContract
 
 OF_THE_FILE = frozenset(
     {
@@ -98,3 +103,17 @@ def references_of(test, place):
 
 def _is_quick(test, place, name):
     return place == "local" and name in QUICK and test not in ALWAYS_SLOW
+
+
+def is_another_file(item):
+    """Whether a test depends on the backend, and runs on a further file of one class of tests.
+
+    The first parameter of the fixture ``case`` represents the backend. Variants of a
+    ``BackendContract`` are backends of their own.
+    """
+    kind = getattr(item, "cls", None)
+    if kind is None or not issubclass(kind, StoreContract) or issubclass(kind, BackendContract):
+        return False
+    is_inherited = item.originalname in vars(StoreContract)
+    is_first = getattr(item, "callspec", None) is None or not item.callspec.indices.get("case")
+    return is_inherited and not is_first and item.originalname not in OF_THE_FILE
