@@ -13,6 +13,7 @@ import sys
 import leftovers
 import pytest
 from hypothesis import settings
+from representatives import further_combinations
 from watchdog import Watchdog
 
 # Times are never asserted: a busy machine is not a bug. Of each property that says no number,
@@ -74,6 +75,13 @@ def pytest_runtest_protocol(item):
 def pytest_collection():
     """Collect no garbage meanwhile: nearly all objects of modules and tests stay to the end."""
     gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark all combinations of parameters but the representatives as slow."""
+    for item in list(further_combinations(items)):
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from sampled import sampled
+from representatives import representatives
 
 import voxpipe as vp
 from voxpipe.batching.parts import _fetch, hold_reads
@@ -168,6 +168,7 @@ PAIRS = [
     for chain in CHAINS
     if form in ("zarr", "channels") or chain in ("turned", "blurred before", "from a level")
 ]
+QUICK = representatives(PAIRS)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +178,10 @@ def stored(tmp_path_factory: Any) -> Callable[[str], Any]:
 
 
 @pytest.mark.filterwarnings("ignore:length-beyond-volume")
-@pytest.mark.parametrize(("form", "chain"), sampled(PAIRS))
+@pytest.mark.parametrize(
+    ("form", "chain"),
+    [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS],
+)
 def test_all_who_ask_get_the_chunks_of_the_read(
     form: str, chain: str, stored: Callable[[str], Any]
 ) -> None:
