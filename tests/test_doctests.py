@@ -21,7 +21,9 @@ def need_libraries(name):
         pytest.importorskip(library)
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if not name.endswith(".__main__")])
+@pytest.mark.parametrize(
+    "name", [name for name, file in modules().items() if ">>> " in file.read_text("utf-8")]
+)
 def test_examples(name, tmp_path, monkeypatch):
     """Every example gives what it shows; files that it writes land in a temporary folder."""
     need_libraries(name)
