@@ -65,7 +65,7 @@ def test_the_check_sees_a_heavy_library():
     assert "numpy" in imported_by("numpy")
 
 
-@pytest.mark.parametrize("is_on", [True, False])
+@pytest.mark.parametrize("is_on", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_collector_of_garbage_is_left_as_it_was(is_on):
     """It pauses while modules are imported, also where one of them is missing."""
     switch = "enable" if is_on else "disable"

@@ -95,19 +95,24 @@ def test_what_workers_cannot_import_is_refused_at_construction(told, name):
     assert said.count("Traceback") == 1 + (name == "<lambda>")
 
 
-def test_what_needs_no_file_runs_all_the_same(tmp_path):
+@pytest.mark.parametrize(
+    "methods",
+    [["forkserver"], pytest.param(["forkserver", "spawn"], marks=pytest.mark.slow)],
+    ids=["server", "server and spawn"],
+)
+def test_what_needs_no_file_runs_all_the_same(tmp_path, methods):
     """In this process, in forked workers, and with functions of modules in any worker."""
     code, out, said = run(
         "print(count(pipe.map(own), 0), count(pipe.map(own), 1, 'fork'))\n"
         "of_a_module = pipe.map(copy.copy)\n"
         # In this order their fork server has torch.
-        "print(count(of_a_module, 1), count(pipe, 1), count(of_a_module, 1, 'spawn'))\n",
+        f"print(*(count(of_a_module, 1, method) for method in {methods}), count(pipe, 1))\n",
         PIPED,
         tmp_path,
     )
 
     assert (code, said) == (0, "")
-    assert out.split() == ["2"] * 5
+    assert out.split() == ["2"] * (3 + len(methods))
 
 
 @pytest.mark.slow

@@ -122,7 +122,10 @@ GUARD
                 numbers = [tag.number for tag in batch.get("tag", [])]
                 print(batch["image"][:, 0, 0, 0, 0].tolist(), numbers, flush=True)
 """
-METHODS = ["forkserver", "spawn", "fork"]
+METHODS = [
+    pytest.param(["forkserver", "fork"], id="servers and forks"),
+    pytest.param(["forkserver", "spawn", "fork"], id="one after the other", marks=pytest.mark.slow),
+]
 
 
 def run_script(tmp_path, *start_methods, tagged, guard):
@@ -138,11 +141,12 @@ def run_script(tmp_path, *start_methods, tagged, guard):
     return done.stdout.splitlines()
 
 
-def test_a_script_without_a_guard_runs_once(tmp_path):
+@pytest.mark.parametrize("methods", METHODS)
+def test_a_script_without_a_guard_runs_once(tmp_path, methods):
     """``if __name__ == "__main__"`` is not needed: workers do not import the script."""
-    printed = run_script(tmp_path, *METHODS, tagged=False, guard="if True:")
+    printed = run_script(tmp_path, *methods, tagged=False, guard="if True:")
 
-    assert printed == ["script __main__", *["[0, 1] []", "[2, 3] []"] * len(METHODS)]
+    assert printed == ["script __main__", *["[0, 1] []", "[2, 3] []"] * len(methods)]
 
 
 @pytest.mark.parametrize(
