@@ -49,7 +49,7 @@ def test_hostile_chains(attacks, documents):
             return
         assert isinstance(pipe, (IterDataPipe, MapDataPipe))
 
-    attacks.each(attempt, quick=300, whole=5000)
+    attacks.each(attempt, quick=100, whole=5000)
 
 
 def test_hostile_objects_in_chains(attacks, documents):
@@ -60,7 +60,7 @@ def test_hostile_objects_in_chains(attacks, documents):
         with pytest.raises(BadChain):
             vp.chain_from_json(disguised(random.choice(documents), random), storage_options={})
 
-    attacks.each(attempt, quick=300, whole=5000)
+    attacks.each(attempt, quick=100, whole=5000)
 
 
 CODE = [

@@ -319,7 +319,7 @@ def test_hostile_metadata(attacks, child, tmp_path):
         finally:
             shutil.rmtree(place)
 
-    attacks.each(attempt, quick=20, whole=1500)
+    attacks.each(attempt, quick=10, whole=1500)
 
 
 def image_at(place):

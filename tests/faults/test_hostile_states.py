@@ -74,7 +74,7 @@ def test_hostile_states(attacks, loaded):
         list(islice(loader, 3))
         json.dumps(loader.state_dict())
 
-    attacks.each(attempt, quick=300, whole=5000)
+    attacks.each(attempt, quick=100, whole=5000)
 
 
 def test_hostile_objects_in_states(attacks, loaded):
@@ -89,7 +89,7 @@ def test_hostile_objects_in_states(attacks, loaded):
             loader.load_state_dict(hostile)
         assert json.loads(json.dumps(loader.state_dict())) == state
 
-    attacks.each(attempt, quick=300, whole=5000)
+    attacks.each(attempt, quick=100, whole=5000)
 
 
 def test_hostile_names_in_states(loaded):
@@ -179,7 +179,7 @@ def test_hostile_plans(attacks):
         source_box(plan.rows, plan.shape, plan.bounds, "linear", "border", False, plan.moves)
         plan.points_to_source([[0.0, 1.0, 2.0]])
 
-    attacks.each(attempt, quick=300, whole=5000)
+    attacks.each(attempt, quick=100, whole=5000)
 
 
 VOLUME = np.random.default_rng(0).normal(100, 10, (12, 10, 8)).astype(np.float32)
@@ -242,4 +242,4 @@ def test_hostile_manifests(attacks, tmp_path):
             assert volume.grid.shape == volume.shape[1:]
             repr(volume.dtype), volume.recorded_statistics
 
-    attacks.each(attempt, quick=300, whole=5000)
+    attacks.each(attempt, quick=100, whole=5000)

@@ -644,5 +644,5 @@ def test_a_manifest_names_no_other_host_however_it_is_written(folders, attacks):
         taken.append(url)
         assert set(hosts_asked(url)) <= {GOOD, None}, url
 
-    attacks.each(attempt, quick=1000, whole=100_000)
+    attacks.each(attempt, quick=300, whole=100_000)
     attacks.told(f"{len(taken)} taken")

@@ -168,6 +168,6 @@ def test_right_batches_or_a_named_error(attacks):
     """No error of another kind, no batch that is not the epoch's, nobody waits for ever."""
     before = sys.getswitchinterval()
     try:
-        attacks.each(share, quick=6, whole=200)
+        attacks.each(share, quick=4, whole=200)
     finally:
         sys.setswitchinterval(before)

@@ -26,7 +26,7 @@ from voxpipe.core.settings import CACHE_BYTES
 from voxpipe.volumes import Volume, backend, close_volumes
 
 # All of what is promised, and a sample of it for every day.
-FULL, SAMPLE = (50, 200), (4, 12)
+FULL, SAMPLE = (50, 200), (3, 6)
 # Far above what the files hold, far below what damaged headers claim.
 BUDGET = 256 * 1024
 # What a child may take beyond what it begins with: far below what damaged headers claim.
