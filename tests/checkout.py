@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import functools
+import gc
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,4 +48,9 @@ def modules():
 @functools.cache
 def trees():
     """Return the syntax tree of every module, by name."""
-    return {name: ast.parse(file.read_text("utf-8")) for name, file in modules().items()}
+    gc.disable()  # each collection would go through all trees
+    try:
+        return {name: ast.parse(file.read_text("utf-8")) for name, file in modules().items()}
+    finally:
+        gc.freeze()
+        gc.enable()
