@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import voxpipe as vp
@@ -83,7 +83,6 @@ names = st.lists(st.sampled_from(sorted(set(OPS) - set(NEEDED))), max_size=3, un
     padding=st.sampled_from(["border", "reflection", "constant", "zeros"]),
     data=st.data(),
 )
-@settings(max_examples=50)
 def test_a_patch_is_a_part_of_the_whole(names: Any, seed: int, padding: str, data: Any) -> None:
     """Of affine, elastic, flip and more in any order, then crop: anywhere, at edges too."""
     strengths = data.draw(st.lists(st.floats(0, 1), min_size=len(names), max_size=len(names)))

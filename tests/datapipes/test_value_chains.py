@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import voxpipe as vp
@@ -86,7 +86,6 @@ def test_a_small_range_far_from_0_keeps_its_digits(
 
 
 @given(ops=st.lists(AFFINE, min_size=1, max_size=5), turn=st.booleans())
-@settings(deadline=None, max_examples=40)
 def test_folded_is_done_one_after_another(ops: Any, turn: bool) -> None:
     """Scales, shifts and clamps are no pass of their own, and give the same to 1e-6 of the range.
 
@@ -294,7 +293,6 @@ def test_two_dimensions(name: str, arguments: Any) -> None:
     corner=st.tuples(*[st.integers(0, 23)] * 3),
     degrees=st.sampled_from([None, 90, 20]),
 )
-@settings(deadline=None, max_examples=40)
 def test_a_wide_halo_ends_where_nothing_changes(
     sigmas: Any, between: str, padding: Any, corner: Any, degrees: Any
 ) -> None:

@@ -67,7 +67,6 @@ def test_neighbours_channels_and_planes_have_nothing_in_common() -> None:
 
 
 @given(size=SIZES, corner=CORNERS, key=st.integers(0, 2**64 - 1))
-@settings(deadline=None, max_examples=40)
 def test_a_voxel_has_its_number_wherever_a_patch_begins(size: Any, corner: Any, key: int) -> None:
     """A patch that begins elsewhere agrees where both are."""
     shape = (size[0], *(n + 3 for n in size[1:]))

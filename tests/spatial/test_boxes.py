@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_every_chain import Made, chains
 
@@ -30,7 +30,6 @@ def inside(box: Any) -> Any:
 
 
 @given(made=chains(), boxes=boxes)
-@settings(max_examples=60)
 def test_a_box_holds_where_its_points_come_from(made: Made, boxes: Any) -> None:
     """For chains of all ops; and touches the outermost ones, where nothing is displaced."""
     plan = made.plan
@@ -48,7 +47,6 @@ def test_a_box_holds_where_its_points_come_from(made: Made, boxes: Any) -> None:
 
 
 @given(made=chains(), boxes=boxes)
-@settings(max_examples=60)
 def test_a_box_holds_where_its_points_go(made: Made, boxes: Any) -> None:
     """The other way round."""
     plan = made.plan

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkout import ROOT
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core import IO_COUNTERS, Grid, Region
@@ -192,7 +192,6 @@ def test_memory_is_bounded_and_the_inside_is_not_read(monkeypatch: pytest.Monkey
 BOXES = st.tuples(*(st.tuples(st.integers(0, 7), st.integers(1, 8)) for _ in range(3)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(boxes=st.lists(BOXES, max_size=3), most=st.sampled_from([1, 7, 64, 10000]))
 def test_the_box_is_that_of_numpy(boxes: Any, most: int) -> None:
     """In whatever slabs it is read."""
@@ -210,7 +209,6 @@ def test_the_box_is_that_of_numpy(boxes: Any, most: int) -> None:
         assert found == Region(tuple(places.min(axis=0)), tuple(places.max(axis=0) + 1))
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**20), kind=st.sampled_from(["turned", "bent", "cells"]))
 def test_a_carried_box_holds_every_voxel_of_interest(seed: int, kind: str) -> None:
     """Whatever comes before: no foreground that the output shows lies outside the crop."""

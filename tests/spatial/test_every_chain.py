@@ -167,7 +167,6 @@ SAMPLING = {
 
 
 @given(**ARGUMENTS)
-@settings(max_examples=60)
 def test_some_chains_are_the_oracle_s(made: Made, dtype: str, order: str, padding: str) -> None:
     """Intensities to 1e-5 of the range, labels exactly and closed, from the source region alone."""
     check_values(made, dtype, order, padding)
@@ -182,7 +181,6 @@ def test_500_chains_are_the_oracle_s(made: Made, dtype: str, order: str, padding
 
 
 @given(made=chains())
-@settings(max_examples=60)
 def test_the_geometry_is_that_of_the_eager_chain(made: Made) -> None:
     """Shape and affine, as if every op had stored a volume; a plan is plain data and comes back."""
     plan, eager = made.plan, made.chain.grid
@@ -208,7 +206,6 @@ def test_the_geometry_is_that_of_the_eager_chain(made: Made) -> None:
     padding=st.sampled_from(PADDINGS),
     dtype=st.sampled_from(["int16", "int32", "uint8", "uint16", ">u2", "float32", "float64"]),
 )
-@settings(max_examples=60)
 def test_integer_chains_are_bit_exact(made: Made, order: str, padding: str, dtype: str) -> None:
     """Whole voxels move in their stored type, numbers that float32 cannot hold among them."""
     plan, chain = made.plan, made.chain
@@ -225,7 +222,6 @@ def test_integer_chains_are_bit_exact(made: Made, order: str, padding: str, dtyp
 
 
 @given(made=chains(lattice=True), order=st.sampled_from("CF"))
-@settings(max_examples=60)
 def test_the_inverse_of_an_integer_chain_is_exact(made: Made, order: str) -> None:
     """Every voxel that the chain did not leave out is back where it was, bit for bit."""
     volume = volume_on(made.chain.source, "int16", order)
@@ -244,7 +240,6 @@ def test_the_inverse_of_an_integer_chain_is_exact(made: Made, order: str) -> Non
 
 
 @given(made=chains(), part=st.data(), **SAMPLING)
-@settings(max_examples=60)
 def test_a_patch_is_that_part_of_the_whole(made: Made, part: Any, mode: Any, padding: str) -> None:
     """At the border as inside; a chain, then a crop, reads for itself what the whole reads."""
     plan, kind = made.plan, "uint8" if mode == "nearest" else "float32"
@@ -266,7 +261,6 @@ def test_a_patch_is_that_part_of_the_whole(made: Made, part: Any, mode: Any, pad
 
 
 @given(made=chains(), slope=st.floats(-3, 3), intercept=st.floats(-1000, 1000), **SAMPLING)
-@settings(max_examples=60)
 def test_scaling_is_in_the_value_space(
     made: Made, slope: float, intercept: float, mode: Any, padding: str
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -86,7 +86,6 @@ ops = st.one_of(
 
 
 @given(st.lists(ops, min_size=1, max_size=4), st.integers(0, 99))
-@settings(max_examples=40)
 def test_a_smooth_volume_comes_back(chain: Any, seed: int) -> None:
     """One interpolation back, whatever the length of the chain; half a percent off at most."""
     plan = SpatialPlan.identity(Grid(SHAPE, AFFINE))

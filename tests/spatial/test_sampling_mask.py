@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core import IO_COUNTERS, Grid, Region, Stream
@@ -145,7 +145,6 @@ def test_a_share_lies_between_that_of_the_cells_inside_and_touched(shape, cell, 
     assert least / voxels - 1e-9 <= share <= most / voxels + 1e-9
 
 
-@settings(max_examples=40)
 @given(
     shape=st.tuples(*[st.integers(8, 30)] * 3),
     size=st.tuples(*[st.integers(1, 12)] * 3),

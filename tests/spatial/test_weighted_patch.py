@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -145,7 +145,6 @@ def weights_in(table):
     return found / max(1e-300, found.sum()) * table.total
 
 
-@settings(max_examples=60)
 @given(weights=WEIGHTS)
 def test_a_table_holds_every_weight(weights):
     """To a thousandth of itself, the smallest beside the largest too; 0 stays 0."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.volumes import Volume, volume_statistics
@@ -14,7 +14,6 @@ from voxpipe.volumes.catalog import whole_pass
 from voxpipe.volumes.catalog.whole_pass import MOST_LABELS, ClassBoxes
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**20),
     dtype=st.sampled_from([np.uint8, np.int16, np.int32, np.uint64]),

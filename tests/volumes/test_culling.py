@@ -84,7 +84,6 @@ def assert_poison_never_shows(array, path, plan, policy, native="", stages=()):
 
 
 @given(plans, st.sampled_from(FORMATS), st.sampled_from(MODES), st.sampled_from(PADDINGS))
-@settings(max_examples=60)
 def test_poison_never_shows(stored, plan, form, mode, padding):
     """With everything else poisoned, a patch is what it is out of the whole array."""
     array, files = stored
@@ -152,7 +151,6 @@ def check_thin(thin, data):
 
 
 @given(st.data())
-@settings(max_examples=80)
 def test_thin_chunks_at_a_face_never_show(thin, data):
     """Neither does what a chunk holds that taps of weight 0 would lie in."""
     check_thin(thin, data)

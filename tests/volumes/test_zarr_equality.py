@@ -97,7 +97,7 @@ def numbers(shape, dtype, seed=0):
 
 
 @given(stored())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings.default.max_examples * 3 // 2)
 def test_both_give_the_same_bytes(example):
     """Codecs, types, byte orders, shards, missing chunks and regions of every kind."""
     how, written, *asked = example
