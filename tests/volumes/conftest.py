@@ -13,11 +13,10 @@ BUCKET = "bucket"
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark the tests of a backend as slow on all files of a class but the first."""
-    from contract_sample import is_another_file
+    from contract_sample import slow_in_contracts
 
-    for item in items:
-        if is_another_file(item):
-            item.add_marker(pytest.mark.slow)
+    for item in slow_in_contracts(items):
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

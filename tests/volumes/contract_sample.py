@@ -13,8 +13,8 @@ class for all files that it opens. So:
   test module has no contract. Slow in any case are a spawned child, which takes seconds to
   import what it needs, and 10 000 volumes in turn.
 
-The classes of the other modules follow the same rule: ``is_another_file`` says which of their
-tests are slow.
+The classes of the other modules follow the same rules: ``slow_in_contracts`` finds their slow
+tests.
 """
 
 import pytest
@@ -105,15 +105,22 @@ def _is_quick(test, place, name):
     return place == "local" and name in QUICK and test not in ALWAYS_SLOW
 
 
-def is_another_file(item):
-    """Whether a test depends on the backend, and runs on a further file of one class of tests.
+def slow_in_contracts(items):
+    """Yield the tests of other modules that depend on the backend and repeat what a quick one does.
 
-    The first parameter of the fixture ``case`` represents the backend. Variants of a
-    ``BackendContract`` are backends of their own.
+    The first parameter of the fixture ``case`` represents the backend. A spawned child reads the
+    first class of a module. Variants of a ``BackendContract`` are backends of their own.
     """
-    kind = getattr(item, "cls", None)
-    if kind is None or not issubclass(kind, StoreContract) or issubclass(kind, BackendContract):
-        return False
-    is_inherited = item.originalname in vars(StoreContract)
-    is_first = getattr(item, "callspec", None) is None or not item.callspec.indices.get("case")
-    return is_inherited and not is_first and item.originalname not in OF_THE_FILE
+    spawned = {}
+    for item in items:
+        kind = getattr(item, "cls", None)
+        if kind is None or not issubclass(kind, StoreContract) or hasattr(kind, "place"):
+            continue
+        name = item.originalname
+        is_first = getattr(item, "callspec", None) is None or not item.callspec.indices.get("case")
+        if name in ALWAYS_SLOW and kind.spawnable:
+            is_first = is_first and spawned.setdefault(item.path, kind) is kind
+        elif issubclass(kind, BackendContract):
+            continue
+        if name in vars(StoreContract) and name not in OF_THE_FILE and not is_first:
+            yield item
