@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from manifests import index_cases
 from representatives import representatives
 
 import voxpipe as vp
@@ -24,7 +25,7 @@ from voxpipe.datapipes.shuffle_plans import needed_chunks, shuffle_report, visit
 from voxpipe.diagnosing.measurement import reads_of
 from voxpipe.extensions.formats.blosc2 import Blosc2Blocks
 from voxpipe.graph import clone
-from voxpipe.volumes import AxisMap, Volume, close_volumes, index_cases, write_manifest
+from voxpipe.volumes import AxisMap, Volume, close_volumes, write_manifest
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
 

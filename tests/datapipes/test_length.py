@@ -3,6 +3,7 @@
 import nibabel
 import numpy as np
 import pytest
+from manifests import index_cases
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -12,7 +13,7 @@ from voxpipe.dataloader2 import volumes_of
 from voxpipe.datapipes import epoch
 from voxpipe.datapipes.datapipe import length
 from voxpipe.graph import clone
-from voxpipe.volumes import index_cases, write_manifest
+from voxpipe.volumes import write_manifest
 
 
 class Source(IterDataPipe):

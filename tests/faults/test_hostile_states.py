@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 from hostile_values import Raised, as_text, disguised, liars, mutated
+from manifests import index_cases
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
@@ -24,7 +25,7 @@ from voxpipe.core.errors import (
 from voxpipe.reading_services.planner import BatchRun, DeliveredBatches
 from voxpipe.spatial import Rotate, Shear, SpatialPlan, Translate
 from voxpipe.spatial.plans.pull_back import source_box
-from voxpipe.volumes import catalog_volume, index_cases
+from voxpipe.volumes import catalog_volume
 from voxpipe.volumes.catalog.manifest import manifest_text, parse_manifest
 
 # What a state may say of something else, and be sound.

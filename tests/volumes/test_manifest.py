@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from manifests import index_cases
 from nifti_files import numbered, write_nifti
 
 from voxpipe.core import IO_COUNTERS, Region
@@ -20,7 +21,6 @@ from voxpipe.volumes import (
     close_volumes,
     describe_volume,
     find_volumes,
-    index_cases,
     read_manifest,
     volume_statistics,
     write_manifest,

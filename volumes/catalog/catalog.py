@@ -204,25 +204,6 @@ def describe_volume(volume: Volume, case: str, key: str, *, statistics: bool = T
     )
 
 
-def index_cases(
-    volumes: Iterable[tuple[str, str, Volume]],
-    *,
-    statistics: bool = True,
-    previous: Manifest | None = None,
-) -> tuple[Manifest, tuple[Finding, ...]]:
-    """Return the manifest of volumes, and the findings for unreadable ones.
-
-    Volumes come as ``(case, key, volume)``, grouped by case; a case with a bad volume is left out.
-    Entries of an earlier manifest are kept without reading where the volume is unchanged.
-    """
-    before = {(e.case, e.key, e.location): e for e in previous.entries} if previous else {}
-    every = [*describe_each(volumes, lambda *place: filter(None, [before.get(place)]), statistics)]
-    bad = tuple(one for one in every if isinstance(one, Finding))
-    left_out = {finding.case for finding in bad}
-    entries = (one for one in every if isinstance(one, Entry) and one.case not in left_out)
-    return Manifest(tuple(entries)), bad
-
-
 _THREADS = 8
 
 
