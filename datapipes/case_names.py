@@ -7,8 +7,12 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import lru_cache, partial
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..core.context import ContextKey
@@ -31,13 +35,27 @@ def name_of(data: Mapping[str, Any], index: int, ends: tuple[str, ...] = ()) -> 
     paths = _first_paths(data)
     if not paths:
         return str(index)
-    # Another ending than a format's may be a part of the name: 1.2.840, ct.v2.
     ends = ends or _suffixes()
-    names = [plain_name(p) if p.lower().endswith(ends) else posixpath.basename(p) for p in paths]
+    names = [_name_of_path(path, ends) for path in paths]
     if len(names) == 1:
         return names[0]
     # Files of the channels of one volume: BraTS_001_t1 and BraTS_001_t2, ct_07_0000 and _0001.
     return posixpath.commonprefix(names).rpartition("_")[0] or names[0]
+
+
+def _name_of_path(path: str, ends: tuple[str, ...]) -> str:
+    file = path[path.rfind("/") + 1 :]
+    stem, _, end = file.partition(".")
+    if stem and _is_usual(end, ends):
+        return stem
+    # Another ending than a format's may be a part of the name: 1.2.840, ct.v2.
+    return plain_name(file) if file.lower().endswith(ends) else file
+
+
+@lru_cache(maxsize=256)
+def _is_usual(end: str, ends: tuple[str, ...]) -> bool:
+    """Whether the text after the first dot of a file name is the suffix of a format."""
+    return plain_name(f"a.{end}") == "a" and f".{end}".endswith(ends)
 
 
 def _suffixes() -> tuple[str, ...]:
@@ -67,7 +85,7 @@ def names_of(cases: Sequence[Any]) -> list[str]:
             alike.setdefault(name, []).append(index)
     for name, places in alike.items():
         paths = [(_first_paths(cases[index]) or [""])[0] for index in places]
-        folders = _apart([path.split("/")[:-1] for path in paths])
+        folders = _apart([path[: path.rfind("/") + 1] for path in paths])
         alone = [folder != "" and not count[folder] for folder in folders]
         is_apart = all(alone) and len(set(folders)) == len(folders)
         for index, folder in zip(places, folders, strict=True):
@@ -76,11 +94,18 @@ def names_of(cases: Sequence[Any]) -> list[str]:
     return names
 
 
+# Names that a search in all paths finds; more of them take as long as the names of all cases.
+_MOST_SEARCHES = 16
+
+
 class CaseNames:
     """The names of a list of cases; copies of a pipe share them, and a pickle has none."""
 
     def __init__(self) -> None:
+        self._cases: list[Any] = []
+        self._key: Any = None  # of all first values, if they are alike
         self._values: list[Any] = []  # the first of each case
+        self._searches = 0
         self.of_number: Callable[[int], str] | None = None
         """Returns the name of a case; None before :meth:`find`."""
 
@@ -89,47 +114,81 @@ class CaseNames:
 
     def find(self, cases: Sequence[Any]) -> Callable[[int], str]:
         """Return a function from the numbers of cases to the names of :func:`names_of`."""
-        self._values = _first_values(cases)
-        self.of_number = _quick_names(cases) or names_of(cases).__getitem__
+        self._cases, self._key, self._searches = [*cases], _first_key(cases), 0
+        try:
+            self._values = [*_first_values(cases, self._key)]
+        except KeyError:  # it begins some of the cases only
+            self._key, self._values = None, [*_first_values(cases, None)]
+        text = None if self._key is None else _text_of(self._values)
+        if text is not None and (":" not in text or "://" not in text):
+            self.of_number = partial(self._search, cases, text, _suffixes())
+        else:
+            self.of_number = names_of(cases).__getitem__
         return self.of_number
+
+    def _search(self, cases: Sequence[Any], text: str, ends: tuple[str, ...], number: int) -> str:
+        """Return the name of one case, if no other has it; else find the names of all."""
+        name, own = name_of(cases[number], number, ends), _text_of([self._values[number]]) or ""
+        self._searches += 1
+        if self._searches <= _MOST_SEARCHES and "\0" not in name:
+            # A name is the file of its path, or the part before a dot.
+            for parts in ((f"/{name}",), (f"/{name}.", f"/{name}/")):
+                if all(text.count(part) == own.count(part) for part in parts):
+                    return name
+        self.of_number = _quick_names(cases, self._values, ends) or names_of(cases).__getitem__
+        return self.of_number(number)
 
     def forget_others(self, cases: Sequence[Any]) -> None:
         """Forget the names unless a new pass has the same cases."""
-        if self.of_number is not None:
-            values = _first_values(cases)
-            if len(values) != len(self._values) or not all(map(operator.is_, values, self._values)):
-                self._values, self.of_number = [], None
+        with suppress(KeyError):  # the first key of a case was removed
+            if self.of_number is None or (
+                len(cases) == len(self._cases)
+                and all(map(operator.is_, cases, self._cases))
+                and all(map(operator.is_, _first_values(cases, self._key), self._values))
+            ):
+                return
+        self.of_number = None
 
 
-def _first_values(cases: Sequence[Any]) -> list[Any]:
-    return [next(iter(case.values()), None) if type(case) is dict else case for case in cases]
-
-
-def _quick_names(cases: Sequence[Any]) -> Callable[[int], str] | None:
-    """Return the names of many cases that begin with paths of one kind; None for others."""
-    # A hundred thousand of them would take half a second otherwise.
-    if {*map(type, cases)} != {dict} or any(CASE in case or not case for case in cases):
+def _first_key(cases: Sequence[Any]) -> Any:
+    """Return the key of the first values of cases without names; None if there are several."""
+    # Each step is one call of C for all cases: there may be a hundred thousand.
+    if {*map(type, cases)} != {dict}:
         return None
-    paths = _first_values(cases)
-    keys, kinds = {*map(next, map(iter, cases))}, {*map(type, paths)}
-    if len(keys) > 1 or kinds != {str} or re.search("://|/\0", "\0".join([*paths, ""])):
+    key = next(iter(cases[0]), CASE)
+    is_alone = {*map(len, cases)} == {1}  # so all have this key, or have another one
+    if not is_alone and {*map(next, map(iter, cases))} != {key}:
         return None
-    ends, files = _suffixes(), {path[path.rfind("/") + 1 :] for path in paths}
+    has_name = key == CASE or (not is_alone and any(map(dict.__contains__, cases, repeat(CASE))))
+    return None if has_name else key
+
+
+def _first_values(cases: Sequence[Any], key: Any) -> Iterator[Any]:
+    if key is not None:
+        return map(itemgetter(key), cases)
+    return (next(iter(case.values()), None) if type(case) is dict else case for case in cases)
+
+
+def _text_of(paths: Sequence[Any]) -> str | None:
+    """Return paths as one text, in which a slash precedes and follows each; None for others."""
+    with suppress(TypeError):
+        return "/\0/".join(["", *paths, ""])
+    return None
+
+
+def _quick_names(
+    cases: Sequence[Any], paths: Sequence[str], ends: tuple[str, ...]
+) -> Callable[[int], str] | None:
+    """Return the names of cases whose files differ, or are called alike; None for others."""
+    if any(map(str.endswith, paths, repeat("/"))):
+        return None
     # Files that differ before their first dots have different names, too.
-    stems = [path[path.rfind("/") + 1 :].partition(".")[0] for path in paths]
-    if len({*stems}) == len(paths):
-        usual = {file.partition(".")[2] for file in files}
-        is_plain = all(plain_name(f"a.{end}") == "a" and f".{end}".endswith(ends) for end in usual)
-        is_plain = is_plain and all(stems)
-        return stems.__getitem__ if is_plain else lambda n: name_of(cases[n], n, ends)
-    if len(files) > 1:
+    if len({path[path.rfind("/") + 1 :].partition(".")[0] for path in paths}) == len(paths):
+        return lambda number: name_of(cases[number], number, ends)
+    file = paths[0][paths[0].rfind("/") + 1 :]
+    if not file or not all(map(str.endswith, paths, repeat(f"/{file}"))):
         return None
-    name, folders = name_of(cases[0], 0, ends), [path[: path.rfind("/") + 1] for path in paths]
-    head = posixpath.commonprefix([min(folders), max(folders)]).rfind("/") + 1
-    rests = [folder[head:-1] for folder in folders]
-    backwards = [f"{rest[::-1]}/" for rest in rests]
-    tail = posixpath.commonprefix([min(backwards), max(backwards)]).rfind("/") + 1
-    names = [rest[: max(0, len(rest) - tail)] for rest in rests]
+    name, names = name_of(cases[0], 0, ends), _apart([path[: -len(file)] for path in paths])
     is_apart = len({*names, "", name}) == len(names) + 2
     return names.__getitem__ if is_apart else lambda number: f"{name}#{number}"
 
@@ -234,7 +293,7 @@ def name_by_stars(path: str) -> Callable[[str], Match | None]:
 def _first_paths(data: Any) -> list[str]:
     for key, value in data.items() if _is_mapping(data) else ():
         if type(value) is str and key != CASE:  # most are: there may be a million of them
-            return [public_name(value).rstrip("/")]
+            return [(public_name(value) if ":" in value else value).rstrip("/")]
         sources = value if isinstance(value, (list, tuple)) else [value]
         sources = [v.name if isinstance(v, Volume) and v.located_source else v for v in sources]
         if key != CASE and sources and all(isinstance(one, (str, os.PathLike)) for one in sources):
@@ -242,12 +301,14 @@ def _first_paths(data: Any) -> list[str]:
     return []
 
 
-def _apart(folders: list[list[str]]) -> list[str]:
-    """Return each path without the folders that all paths begin and end with."""
-    head = len(posixpath.commonprefix(folders))
-    tails = [parts[head:][::-1] for parts in folders]
-    end = len(posixpath.commonprefix(tails))
-    return ["/".join(parts[end:][::-1]) for parts in tails]
+def _apart(folders: Sequence[str]) -> list[str]:
+    """Return each folder without those that all of them begin and end with; all end in a slash."""
+    head = posixpath.commonprefix([min(folders), max(folders)]).rfind("/") + 1
+    rests = [f"/{folder[head:]}" for folder in folders]
+    tail = min(rests, key=len)
+    while not all(map(str.endswith, rests, repeat(tail))):
+        tail = tail[tail.index("/", 1) :]
+    return [rest[1 : -len(tail)] for rest in rests]
 
 
 # Folders of the run that saved a state, with the folders of the same data in this run.

@@ -93,9 +93,13 @@ def declares_traits(pipe: Pipe) -> bool:
     return "traits" in members or not any(map(inspect.isfunction, members.values()))
 
 
+_PIPES = frozenset({IterDataPipe, MapDataPipe})
+
+
 def is_pipe(thing: object) -> bool:
     """Whether ``thing`` is a torch datapipe."""
-    return isinstance(thing, (IterDataPipe, MapDataPipe))
+    # Both have a metaclass, which makes isinstance() slow for all other things.
+    return not _PIPES.isdisjoint(type(thing).__mro__)
 
 
 def parents_of(pipe: Pipe) -> tuple[Pipe, ...]:

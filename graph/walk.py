@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..core.errors import GraphError
-from .node import Pipe, describe, is_pipe, origin_of, parents_of
+from .node import Pipe, describe, is_pipe, origin_of, parents_of, pipes_in
 
 P = TypeVar("P")
 
@@ -48,7 +48,7 @@ def is_read_twice(sink: Pipe) -> bool:
         reads = Counter(id(parent) for parent in parents_of(pipe))
         for value in vars(pipe).values():
             if isinstance(value, (list, tuple)):
-                again = Counter(id(entry) for entry in value if id(entry) in reads)
+                again = Counter(id(entry) for entry in pipes_in(value) if id(entry) in reads)
                 reads.update({number: times - 1 for number, times in again.items()})
         counts.update(reads)
     return any(times > 1 for times in counts.values())

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import voxpipe as vp
 from voxpipe.core.errors import SampleError
+from voxpipe.datapipes import case_names
 from voxpipe.datapipes.case_names import names_of
 
 
@@ -128,28 +129,68 @@ def test_folders_before_the_star_are_part_of_the_name(tmp_path, folder):
     assert [sample.case for sample in pipe] == ["q1/abcdef", "q2/abcdef"]
 
 
-NAMES = st.sampled_from(["a", "b", "ct", "s1", "a.b", ""])
+NAMES = st.sampled_from(["a", "b", "ct", "s1", "a.b", "s", "S1", ""])
+ENDS = st.sampled_from([".nii", ".nii.gz", "", ".ome.zarr", "/", ".NII", ".v2"])
 PATHS = st.builds(
-    lambda folders, name, end: "/".join(["", *folders, name + end]),
-    st.lists(NAMES.filter(bool), max_size=3),
+    lambda folders, name, end: "/".join([*folders, name + end]),
+    st.lists(NAMES, max_size=3),
     NAMES,
-    st.sampled_from([".nii", ".nii.gz", "", ".ome.zarr", "/"]),
+    ENDS,
 )
+ALIKE = st.lists(NAMES, max_size=3).map(lambda folders: "/".join([*folders, "ct.nii"]))
+LISTS = st.one_of(*[st.lists(paths, min_size=1, max_size=6) for paths in (PATHS, ALIKE)])
 
 
-@given(
-    st.one_of(
-        st.lists(PATHS, min_size=1, max_size=6),
-        st.lists(
-            st.lists(NAMES.filter(bool), max_size=3).map(lambda f: "/".join(["", *f, "ct.nii"])),
-            min_size=1,
-            max_size=6,
-        ),
-    )
-)
-def test_many_cases_have_the_names_of_few(paths):
+@given(LISTS, st.sampled_from([0, 1, 64]), st.sets(st.integers(0, 5), max_size=2), st.randoms())
+def test_many_cases_have_the_names_of_few(paths, searches, named, random):
     """Names that are found without a look at each case are those of :func:`names_of`."""
     cases = [{"image": path, "label": 1} for path in paths]
-    names = [sample.case for sample in vp.from_cases(cases)]
-    assert names == names_of(cases)
-    assert names_of([{**case} for case in cases]) == names
+    for number in named & {*range(len(cases))}:
+        cases[number] = random.choice(
+            [{"case": "s1"}, {"label": "b", **cases[number]}, {}, {"n": 1}]
+        )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(case_names, "_MOST_SEARCHES", searches)
+        pipe = vp.from_cases(cases)
+        places = [*range(len(cases))]
+        random.shuffle(places)
+        found = {place: pipe.case(place)[0] for place in places}
+
+    assert [found[place] for place in range(len(cases))] == names_of(cases)
+
+
+def test_a_name_is_found_without_the_names_of_others(monkeypatch):
+    """As long as few are needed; a name that others may have needs the names of all."""
+    calls = []
+    monkeypatch.setattr(case_names, "names_of", lambda cases: calls.append(cases) or ["-"] * 1000)
+    monkeypatch.setattr(case_names, "_quick_names", lambda *_: None)
+    found = vp.from_cases([{"image": f"{n // 10}/case{n}.nii", "label": 1} for n in range(1000)])
+
+    assert found.case(1)[0] == "case1"
+    assert found.case(999)[0] == "case999"
+    assert not calls
+
+    alike = vp.from_cases([{"image": f"{n // 2}/case{n % 2}.nii"} for n in range(1000)])
+    assert alike.case(0)[0] == "-"
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("value", ["p0/{}.nii", "s3://b/{}.nii", vp.Volume])
+def test_names_follow_a_list_that_changes(value):
+    """A pass of another list, of other cases in it or of another path names its own cases."""
+
+    def case(name):
+        image = vp.Volume(f"p0/{name}.nii") if value is vp.Volume else value.format(name)
+        return {"image": image, "label": 1}
+
+    cases = [case("a"), case("b")]
+    pipe = vp.from_cases(cases)
+    seen = [[sample.case for sample in pipe]]
+    cases[1] = case("a")
+    seen.append([sample.case for sample in pipe])
+    cases[1]["image"] = case("c")["image"]
+    seen.append([sample.case for sample in pipe])
+    cases.append(case("d"))
+    seen.append([sample.case for sample in pipe])
+
+    assert seen == [["a", "b"], ["a#0", "a#1"], ["a", "c"], ["a", "c", "d"]]
