@@ -135,7 +135,13 @@ class CaseNames:
             for parts in ((f"/{name}",), (f"/{name}.", f"/{name}/")):
                 if all(text.count(part) == own.count(part) for part in parts):
                     return name
-        self.of_number = _quick_names(cases, self._values, ends) or names_of(cases).__getitem__
+        paths = self._values
+        files = {path[path.rfind("/") + 1 :].partition(".")[0] for path in paths}
+        # Files that differ before their first dots have different names, too.
+        if len(files) == len(paths) and not any(map(str.endswith, paths, repeat("/"))):
+            self.of_number = lambda number: name_of(cases[number], number, ends)
+        else:
+            self.of_number = names_of(cases).__getitem__
         return self.of_number(number)
 
     def forget_others(self, cases: Sequence[Any]) -> None:
@@ -174,23 +180,6 @@ def _text_of(paths: Sequence[Any]) -> str | None:
     with suppress(TypeError):
         return "/\0/".join(["", *paths, ""])
     return None
-
-
-def _quick_names(
-    cases: Sequence[Any], paths: Sequence[str], ends: tuple[str, ...]
-) -> Callable[[int], str] | None:
-    """Return the names of cases whose files differ, or are called alike; None for others."""
-    if any(map(str.endswith, paths, repeat("/"))):
-        return None
-    # Files that differ before their first dots have different names, too.
-    if len({path[path.rfind("/") + 1 :].partition(".")[0] for path in paths}) == len(paths):
-        return lambda number: name_of(cases[number], number, ends)
-    file = paths[0][paths[0].rfind("/") + 1 :]
-    if not file or not all(map(str.endswith, paths, repeat(f"/{file}"))):
-        return None
-    name, names = name_of(cases[0], 0, ends), _apart([path[: -len(file)] for path in paths])
-    is_apart = len({*names, "", name}) == len(names) + 2
-    return names.__getitem__ if is_apart else lambda number: f"{name}#{number}"
 
 
 def is_hidden(path: str, pattern: str) -> bool:

@@ -1,6 +1,6 @@
 """Manifests of volumes that tests write."""
 
-from voxpipe.volumes import Finding, Manifest, describe_each
+from voxpipe.volumes import Finding, Manifest, describe_each, write_entries
 from voxpipe.volumes.catalog.manifest import Entry
 
 
@@ -16,3 +16,9 @@ def index_cases(volumes, *, statistics=True, previous=None):
     left_out = {finding.case for finding in bad}
     entries = (one for one in every if isinstance(one, Entry) and one.case not in left_out)
     return Manifest(tuple(entries)), bad
+
+
+def write_manifest(manifest, location, storage_options=None):
+    """Write a manifest to a path or URL, whole or not at all; as Parquet if it ends so."""
+    entries = (e for n in range(manifest.case_count) for e in manifest.case(n)[1])
+    write_entries(entries, location, storage_options)

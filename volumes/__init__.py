@@ -21,7 +21,7 @@ _HOMES = {
     "describe_volume entries_of serve",
     "catalog.find": "cases_without_label find_by_folder find_volumes is_glob is_volume "
     "matches_volumes",
-    "catalog.manifest": "Entry Manifest is_by_columns read_manifest write_entries write_manifest",
+    "catalog.manifest": "Entry Manifest is_by_columns read_manifest write_entries",
     "catalog.whole_pass": "Statistics volume_histogram volume_statistics",
     "chunks.ranged_chunks": "Decoder custom_decoders register_decoder unregister_decoder",
     "conversion.convert": "convert",

@@ -11,8 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+<<<<<<< HEAD
 from manifests import index_cases
 from representatives import representatives
+=======
+from manifests import index_cases, write_manifest
+from sampled import sampled
+>>>>>>> 44807431 (manifest: read statistics of a Parquet row when they are needed)
 
 import voxpipe as vp
 from voxpipe.batching.parts import _fetch, hold_reads
@@ -25,7 +30,7 @@ from voxpipe.datapipes.shuffle_plans import needed_chunks, shuffle_report, visit
 from voxpipe.diagnosing.measurement import reads_of
 from voxpipe.extensions.formats.blosc2 import Blosc2Blocks
 from voxpipe.graph import clone
-from voxpipe.volumes import AxisMap, Volume, close_volumes, write_manifest
+from voxpipe.volumes import AxisMap, Volume, close_volumes
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
 

@@ -117,10 +117,9 @@ def test_every_case_may_have_its_own_map(cases):
 
 def test_a_manifest_is_read_through_a_map(cases, tmp_path):
     """Headers come from the manifest, sections from the map."""
-    from manifests import index_cases
+    from manifests import index_cases, write_manifest
 
     from voxpipe.dataloader2 import volumes_of
-    from voxpipe.volumes import write_manifest
 
     manifest, _ = index_cases(volumes_of(vp.from_cases(cases)))
     write_manifest(manifest, tmp_path / "m.json")

@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from manifests import index_cases
+from manifests import index_cases, write_manifest
 from scenes import write_scans
 from torch.utils.data import IterDataPipe
 
@@ -13,7 +13,7 @@ import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import BadManifest, StaleEntry
 from voxpipe.dataloader2 import volumes_of
-from voxpipe.volumes import close_volumes, write_manifest
+from voxpipe.volumes import close_volumes
 from voxpipe.volumes.catalog import catalog
 from voxpipe.volumes.catalog import manifest as manifests
 

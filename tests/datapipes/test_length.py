@@ -3,7 +3,7 @@
 import nibabel
 import numpy as np
 import pytest
-from manifests import index_cases
+from manifests import index_cases, write_manifest
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -13,7 +13,6 @@ from voxpipe.dataloader2 import volumes_of
 from voxpipe.datapipes import epoch
 from voxpipe.datapipes.datapipe import length
 from voxpipe.graph import clone
-from voxpipe.volumes import write_manifest
 
 
 class Source(IterDataPipe):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from checkout import ROOT
-from manifests import index_cases
+from manifests import index_cases, write_manifest
 from tables import names_of_tests, proofs_of, rows_of
 
 import voxpipe as vp
@@ -18,7 +18,7 @@ from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes import values
 from voxpipe.datapipes.cost import explain
 from voxpipe.intensity import Brightness
-from voxpipe.volumes import close_volumes, write_manifest
+from voxpipe.volumes import close_volumes
 
 SHAPE = (22, 18, 12)
 ARGUMENTS: dict[str, dict[str, Any]] = {

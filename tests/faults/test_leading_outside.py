@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 import fsspec
 import numpy as np
 import pytest
-from manifests import index_cases
+from manifests import index_cases, write_manifest
 
 import voxpipe as vp
 from voxpipe.core.errors import BadManifest, LeadsOutside
 from voxpipe.core.redact import RedactedDict, server_of
 from voxpipe.datapipes.open_volume import options_for
-from voxpipe.volumes import read_manifest, write_manifest
+from voxpipe.volumes import read_manifest
 from voxpipe.volumes.catalog.manifest import parse_manifest
 
 VOXELS = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)

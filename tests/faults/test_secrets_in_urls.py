@@ -14,6 +14,7 @@ import fsspec
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from manifests import write_manifest
 from torch.utils.data.datapipes._hook_iterator import _generate_iterdatapipe_msg
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -23,7 +24,7 @@ from voxpipe.core.errors import SampleError, VolumeReadError, VoxpipeError, add_
 from voxpipe.core.redact import public_name, public_text, urls_in, used_name
 from voxpipe.storage.location import Secrets, file_system, remote_errors
 from voxpipe.storage.remote import open_remote
-from voxpipe.volumes import Manifest, Volume, read_manifest, write_manifest
+from voxpipe.volumes import Manifest, Volume, read_manifest
 from voxpipe.volumes.conversion.convert import ConversionResult
 from voxpipe.volumes.conversion.destination import RemoteDestination
 

@@ -6,12 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from manifests import index_cases
+from manifests import index_cases, write_manifest
 from s3_server import S3Server
 
 import voxpipe as vp
 from voxpipe.volumes import close_volumes
-from voxpipe.volumes.catalog.manifest import write_manifest
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (32, 32, 32)

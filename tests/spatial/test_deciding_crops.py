@@ -12,7 +12,7 @@ import pytest
 from checkout import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
-from manifests import index_cases
+from manifests import index_cases, write_manifest
 
 from voxpipe.core import IO_COUNTERS, Grid, Region
 from voxpipe.core.call_site import looking_ahead
@@ -32,7 +32,7 @@ from voxpipe.spatial import (
     box_to_output,
 )
 from voxpipe.testing import SpatialOpContract
-from voxpipe.volumes import Volume, write_manifest
+from voxpipe.volumes import Volume
 from voxpipe.volumes.catalog import whole_pass
 
 FOLDER = ROOT / "tests" / "data"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from manifests import index_cases
+from manifests import index_cases, write_manifest
 from nifti_files import numbered, write_nifti
 
 from voxpipe.core import IO_COUNTERS, Region
@@ -23,7 +23,6 @@ from voxpipe.volumes import (
     find_volumes,
     read_manifest,
     volume_statistics,
-    write_manifest,
 )
 from voxpipe.volumes.catalog.manifest import (
     MOST_NAMES,

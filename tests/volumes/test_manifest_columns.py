@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from manifests import write_manifest
 from nifti_files import numbered, write_nifti
 from test_manifest import entries as any_entries
 
@@ -27,7 +28,6 @@ from voxpipe.volumes import (
     close_volumes,
     describe_volume,
     read_manifest,
-    write_manifest,
 )
 from voxpipe.volumes.catalog import columns, manifest
 from voxpipe.volumes.catalog.columns import write_columns
@@ -70,9 +70,12 @@ def test_entries_are_those_of_json(found, tmp_path_factory):
     again = read_manifest(place, follow="anywhere")
 
     by_case = Manifest(tuple(found)).cases()
-    assert repr([*again.entries]) == repr([e for case in by_case.values() for e in case])
+    assert repr([*map(copy.copy, again.entries)]) == repr(
+        [e for case in by_case.values() for e in case]
+    )
     assert again.case_count == len(by_case)
     cases = dict(map(again.case, range(again.case_count)))
+    cases = {case: [*map(copy.copy, entries)] for case, entries in cases.items()}  # with statistics
     assert repr(cases) == repr(by_case)  # NaN differs from itself
 
 
@@ -189,7 +192,8 @@ def test_every_damaged_byte_is_noticed_or_harmless(tmp_path):
     path = write_nifti(tmp_path / "a.nii", numbered((4, 5, 6)))
     described = describe_volume(Volume(path), "p1", "image")
     place = written(tmp_path / "m.parquet", described, entry("p2", location=str(path)))
-    sound, expected = place.read_bytes(), [*read_manifest(place).entries]
+    sound = place.read_bytes()
+    expected = [*map(copy.copy, read_manifest(place).entries)]  # with statistics
     generator, refused = random.Random(0), 0
     for _ in range(400):
         broken = bytearray(sound)
@@ -197,12 +201,38 @@ def test_every_damaged_byte_is_noticed_or_harmless(tmp_path):
         broken[at] ^= 1 << generator.randrange(8)
         place.write_bytes(broken if generator.random() < 0.9 else sound[:at])
         try:
-            found = [*read_manifest(place).entries]
+            is_same = [*read_manifest(place).entries] == expected
         except BadManifest:
             refused += 1
         else:
-            assert found == expected
+            assert is_same
     assert refused > 200
+
+
+def test_statistics_are_read_when_they_are_needed(tmp_path, monkeypatch):
+    """Planning reads no row group of them; normalize() does, once for its rows."""
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    paths = [write_nifti(folder / f"{n}.nii", numbered((6, 6, 6))) for n in range(3)]
+    place = written(
+        tmp_path / "m.parquet",
+        *(describe_volume(Volume(p), p.stem, "image") for p in paths),
+    )
+    read, group = [], columns.Columns._group
+    monkeypatch.setattr(
+        columns.Columns, "_group", lambda *args: read.append(args[2]) or group(*args)
+    )
+    pipe = vp.from_manifest(place).shuffle().open_volume().lazy_patch(4).batch_patches(1)
+    read.clear()
+    first = next(iter(vp.DataLoader2(pipe, seed=1)))
+
+    assert not read
+    assert first["image"].shape == (1, 1, 4, 4, 4)
+
+    source = vp.from_manifest(place).open_volume()
+    read.clear()
+    assert len(list(vp.DataLoader2(source.normalize().lazy_patch(4).batch_patches(1), seed=1))) == 3
+    assert read == [["more"]]
 
 
 _DAMAGE = """
@@ -370,7 +400,7 @@ def test_statistics_that_would_fill_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(columns, "MOST_DOCUMENT_BYTES", 1000)
 
     with pytest.raises(BadManifest, match="row 0"):
-        read_manifest(place, follow="anywhere").case(0)
+        assert read_manifest(place, follow="anywhere").case(0)[1][0].documents
 
 
 def test_files_that_are_too_large_or_no_files(tmp_path, monkeypatch):

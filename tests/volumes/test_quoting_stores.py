@@ -5,6 +5,7 @@ import traceback
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from manifests import write_manifest
 
 from voxpipe.core.errors import StoreUnavailable, VolumeError
 from voxpipe.storage import retry
@@ -12,7 +13,7 @@ from voxpipe.storage.fsspec_ranges import FsspecRanges
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.remote import open_remote
 from voxpipe.storage.retry import Retry
-from voxpipe.volumes import Manifest, read_manifest, write_manifest
+from voxpipe.volumes import Manifest, read_manifest
 from voxpipe.volumes.conversion.destination import RemoteDestination, RemoteLease
 
 PASSWORD = "of-the-store-7261"

@@ -420,7 +420,11 @@ class CataloguedSource:
         self.token = content_key(self.located_source.token, (entry.stamp,))
         # Whether the token covers all content; with very many chunks it covers the metadata only.
         self.names_content = entry.stamp.how != "metadata"
-        self.statistics = entry.statistics
+
+    @property
+    def statistics(self) -> Any:
+        """The statistics in the manifest."""
+        return self.entry.statistics
 
     def known_header(self) -> Header:
         """Return the header in the manifest."""
@@ -442,10 +446,9 @@ class CataloguedSource:
 
         if waiting[0] is None:
             check()
-        documents = {
-            (key,): None if data is None else memoryview(data) for key, data in self.entry.documents
-        }
-        if documents and not self.located_source.path:
+        entries = () if self.located_source.path else self.entry.documents
+        documents = {(key,): None if data is None else memoryview(data) for key, data in entries}
+        if documents:
             # The backend finds these in place of requests; check() compares their version.
             cache.keep(self._documents_token(), documents)
         try:

@@ -143,7 +143,7 @@ _layout_of = lru_cache(maxsize=256)(parse_json)
 
 
 class Columns(Sequence[Row]):
-    """Rows of a Parquet file, each made when it is asked for.
+    """Rows of a Parquet file without statistics and documents, each made when it is asked for.
 
     Raises
     ------
@@ -166,7 +166,7 @@ class Columns(Sequence[Row]):
             document = parse_json(footer.documents.get(b"voxpipe", b"null"))
         check_format(document, name)
         with self.reporting("cannot be read"), _exact_memory(arrow):
-            self.made_of, self._has_more = [*map(str, document["made_of"])], bool(document["more"])
+            self.made_of, self.has_more = [*map(str, document["made_of"])], bool(document["more"])
             _check_rows(footer, size)
             bare = checked_footer(file.read_at, footer, _TYPES, _TEXTS)
             self._file = parquet.ParquetFile(
@@ -177,6 +177,7 @@ class Columns(Sequence[Row]):
             )
             groups = range(len(footer.groups))
             self._batches = [self._group(number, _IN_MEMORY) for number in groups]
+            self._columns = [batch.columns for batch in self._batches]
             self._firsts = np.cumsum([0, *map(len, self._batches)]).tolist()
             self.first_rows = self._first_rows(arrow)
 
@@ -223,8 +224,9 @@ class Columns(Sequence[Row]):
     def __getitem__(self, number: Any) -> Any:
         number = range(len(self))[number]
         group = bisect_right(self._firsts, number) - 1
-        row, batch = number - self._firsts[group], self._batches[group]
-        cells = {name: batch.column(n)[row].as_py() for n, name in enumerate(_IN_MEMORY)}
+        row = number - self._firsts[group]
+        columns = zip(_IN_MEMORY, self._columns[group], strict=True)
+        cells = {name: column[row].as_py() for name, column in columns}
         with self.reporting(f"is damaged in row {number}"):
             stamp = {name: cells[f"stamp_{name}"] for name in ("how", "size", "objects", "version")}
             text = cells["stamp_header"]
@@ -235,16 +237,19 @@ class Columns(Sequence[Row]):
                 "affine": np.frombuffer(cells["affine"], "<f8").tolist(),
                 "stamp": {**stamp, "header": _header_stamp(text, stamp["size"], stamp["version"])},
                 "statistics": None,
-                **self._more(group, row),
             }
         return cells["case"], cells["key"], volume
 
-    def _more(self, group: int, row: int) -> Any:
-        """Return statistics and documents of a row."""
-        if not self._has_more:
-            return {}
-        column = self._recent.get_or(group, lambda: self._group(group, ["more"]).column(0))
-        if not (data := column[row].as_py()):
+    def more(self, number: int) -> Any:
+        """Return statistics and documents of a row, which are read with those of its row group."""
+        group = bisect_right(self._firsts, number) - 1
+        with self.reporting(f"is damaged in row {number}"):
+            column = self._recent.get_or(group, lambda: self._group(group, ["more"]).column(0))
+            return self._inflate(column[number - self._firsts[group]].as_py())
+
+    @staticmethod
+    def _inflate(data: bytes) -> Any:
+        if not data:
             return {}
         inflate = zlib.decompressobj()
         try:

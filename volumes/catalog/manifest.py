@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import hashlib
 import json
 import os
@@ -20,8 +21,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, fields
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -168,12 +169,36 @@ class ColumnEntries(Sequence[Entry]):
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[n] for n in range(len(self))[number]]
+        number = range(len(self))[number]
         case, key, volume = self.columns[number]
         with _naming(f"{key!r} of case {case} (row {number})", self._name):
             entry = entry_of_json(case, key, volume, self.folder)
         if self._follow != "anywhere":
             _refuse_elsewhere([entry], self.columns.made_of, self._name, self.folder)
-        return entry
+        return RowEntry(entry, partial(self._more, number)) if self.columns.has_more else entry
+
+    def _more(self, number: int) -> tuple[Statistics | None, Any]:
+        more = {"statistics": None, **self.columns.more(number)}
+        with _naming(f"row {number}", self._name):
+            return _more_of(more)
+
+
+class RowEntry(Entry):
+    """An entry of a row, whose statistics and documents are read at their first use."""
+
+    def __init__(self, entry: Entry, read: Callable[[], tuple[Statistics | None, Any]]) -> None:
+        self.__dict__.update(vars(entry), _more=cache(read))
+
+    statistics = property(lambda self: self._more()[0])
+    documents = property(lambda self: self._more()[1])
+
+    def __reduce__(self) -> Any:
+        return Entry, tuple(getattr(self, field.name) for field in fields(Entry))
+
+    def __eq__(self, other: object) -> bool:
+        return bool(copy.copy(self) == other)
+
+    __hash__ = Entry.__hash__
 
 
 @dataclass(frozen=True)
@@ -268,16 +293,6 @@ def _columns_at(place: str, name: str, options: Mapping[str, Any], do: str) -> C
     except (FileNotFoundError, NotADirectoryError):
         raise VolumeNotFound(f"there is no manifest {name}.", do=do) from None
     return Columns(path, name)
-
-
-def write_manifest(
-    manifest: Manifest,
-    location: str | os.PathLike[str],
-    storage_options: Mapping[str, Any] | None = None,
-) -> None:
-    """Write a manifest to a path or URL, whole or not at all; as Parquet if it ends so."""
-    entries = (e for n in range(manifest.case_count) for e in manifest.case(n)[1])
-    write_entries(entries, location, storage_options)
 
 
 def write_entries(
@@ -458,7 +473,7 @@ def entry_of_json(case: str, key: str, volume: Mapping[str, Any], folder: str) -
         raise ValueError(f"its location is {location!r}")
     if not (is_url(location) or os.path.isabs(location)):
         location = folder + location
-    statistics = volume["statistics"]
+    statistics, documents = _more_of(volume)
     return Entry(
         case=case,
         key=key,
@@ -469,10 +484,16 @@ def entry_of_json(case: str, key: str, volume: Mapping[str, Any], folder: str) -
             str(stamp["how"]), int(stamp["size"]), int(stamp["objects"]), str(stamp["version"])
         ),
         shards=_three(volume["shards"]),
-        statistics=None if statistics is None else Statistics.from_json(statistics),
+        statistics=statistics,
         options=tuple(sorted(dict(volume["options"]).items())),
-        documents=tuple(_documents_in(volume.get("documents") or {})),
+        documents=documents,
     )
+
+
+def _more_of(volume: Mapping[str, Any]) -> tuple[Statistics | None, Any]:
+    statistics, documents = volume["statistics"], volume.get("documents") or {}
+    own = None if statistics is None else Statistics.from_json(statistics)
+    return own, tuple(_documents_in(documents))
 
 
 def _three(numbers: Sequence[int] | None) -> tuple[int, int, int] | None:
