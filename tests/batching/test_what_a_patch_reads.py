@@ -11,13 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-<<<<<<< HEAD
-from manifests import index_cases
-from representatives import representatives
-=======
 from manifests import index_cases, write_manifest
-from sampled import sampled
->>>>>>> 44807431 (manifest: read statistics of a Parquet row when they are needed)
+from representatives import representatives
 
 import voxpipe as vp
 from voxpipe.batching.parts import _fetch, hold_reads
