@@ -136,12 +136,15 @@ class CaseNames:
                 if all(text.count(part) == own.count(part) for part in parts):
                     return name
         paths = self._values
-        files = {path[path.rfind("/") + 1 :].partition(".")[0] for path in paths}
+        files = [path[path.rfind("/") + 1 :].partition(".") for path in paths]
+        stems = [stem for stem, _, _ in files]
         # Files that differ before their first dots have different names, too.
-        if len(files) == len(paths) and not any(map(str.endswith, paths, repeat("/"))):
-            self.of_number = lambda number: name_of(cases[number], number, ends)
-        else:
+        if len({*stems}) < len(stems) or not all(stems):
             self.of_number = names_of(cases).__getitem__
+        elif all(_is_usual(end, ends) for end in {end for _, _, end in files}):
+            self.of_number = stems.__getitem__
+        else:
+            self.of_number = lambda number: name_of(cases[number], number, ends)
         return self.of_number(number)
 
     def forget_others(self, cases: Sequence[Any]) -> None:
