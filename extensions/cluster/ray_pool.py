@@ -133,7 +133,7 @@ class ActorWorker(Worker):
         cause = self.process.cause
         why = "" if cause is None else f" ({_first_line(cause)})"
         doing = self.busy_with()
-        do = "Is its node still there, and had it memory? Ray's log of this actor says more."
+        do = "Has its node voxpipe and memory, and may it connect to this node? See Ray's log of it."
         return WorkerDied(f"{self} ended{why} while it had {doing.work}", do=do).at(doing.origin)
 
     def failed_to_start(self) -> bool:
@@ -304,7 +304,7 @@ class RayPool(WorkerPool):
             if (theirs := facts.get(name)) != value:
                 self.is_broken = True
                 raise WorkerDied(
-                    f"{worker} may not work: {name} is {theirs} there, and {value} here",
+                    f"{worker} cannot be used: {name} is {theirs} there, and {value} here",
                     do="Install the same packages on all nodes, or give local_workers=num_workers.",
                 )
 
