@@ -133,7 +133,7 @@ class ActorWorker(Worker):
         cause = self.process.cause
         why = "" if cause is None else f" ({_first_line(cause)})"
         doing = self.busy_with()
-        do = "Has its node voxpipe and memory, and may it connect to this node? See Ray's log of it."
+        do = "Has its node voxpipe and memory, and may it connect to this one? See Ray's log of it."
         return WorkerDied(f"{self} ended{why} while it had {doing.work}", do=do).at(doing.origin)
 
     def failed_to_start(self) -> bool:
