@@ -238,8 +238,11 @@ class MultiProcessingReadingService:
         for service in self._copies:
             if service.num_workers:  # without workers it runs in this process
                 service.num_workers = count
-                if service._pool is not None and not service._pool.has_shares:
-                    service._pool.scale(count)
+                service._scale_pool(count)
+
+    def _scale_pool(self, count: int) -> None:
+        if self._pool is not None and not self._pool.has_shares:
+            self._pool.scale(count)
 
     def shares(self, work: Work) -> int:
         """Return the number of workers that share a graph that cannot be split; else 0."""

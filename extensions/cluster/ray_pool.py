@@ -7,6 +7,7 @@ jobs of the dead, and a late job is made twice: both batches are the same, and t
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import re
@@ -15,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -23,10 +24,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import ray
-from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ...core.errors import VolumeNotFound, WorkerDied
+from ...core.call_site import warn
+from ...core.errors import IdleWorkers, VolumeNotFound, WorkerDied
 from ...core.locks import timeout_or_none
 from ...reading_services.memory_budget import SlotBudget
 from ...reading_services.transport.messages import BatchMessage, ErrorMessage, unpack
@@ -42,11 +43,21 @@ from .stream import Direct, Greeting, Relay, StepNote, StreamArrival, StreamServ
 
 _ray: Any = ray  # these functions have no types
 _utilities: Any = ray.util
+_NO_ROOM = (
+    "Each actor needs a free CPU of Ray (see `ray status`), and other loaders keep theirs: give "
+    'resources={"num_cpus": 0.5}, fewer num_workers, or more local_workers.'
+)
+# Seconds after which actors that are not up are worth a warning.
+_LONG = 20.0
+# The last line of a traceback.
+_RAISED = re.compile(r"^\s*([\w.]*(?:Error|Exception): .*)$", re.MULTILINE)
 _NO_FILE = re.compile(r"there is no file (.+)\.$")
 # Seconds between two looks for late jobs, and the least age of a late one.
 _POLL, _LEAST_LATE = 0.1, 0.25
 # Times of so many batches give the usual one.
 _RECENT = 64
+# So many of one worker say whether it is slow.
+_OWN = 4
 # With fewer times, no job is late.
 _FEW = 8
 # A worker that takes longer than this many times the usual has one job at a time.
@@ -138,14 +149,17 @@ class ActorWorker(Worker):
 
     def failed_to_start(self) -> bool:
         """Whether it ended by itself before it was up, so that a replacement would too."""
-        return not self.is_up and isinstance(self.process.cause, RayTaskError)
+        return not self.is_up and bool(_RAISED.search(str(self.process.cause)))
 
 
 def _name_node(worker: Worker, answer: Any) -> Any:
-    """Return an answer; an error about a file that only this node has gets the cure for it."""
+    """Return an answer; errors about files and modules that a node lacks name the node."""
     if not (worker.node and isinstance(answer, ErrorMessage) and answer.error):
         return answer
     error = pickle.loads(answer.error)
+    if isinstance(error, ImportError):
+        error.add_note(f"{worker} lacks this module: install it there, or in a folder of all nodes")
+        return replace(answer, error=pickle.dumps(error))
     match = _NO_FILE.match(error.message) if isinstance(error, VolumeNotFound) else None
     if match is None or not os.path.exists(match[1]):
         return answer
@@ -156,17 +170,10 @@ def _name_node(worker: Worker, answer: Any) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    last = lines[-1] if isinstance(error, RayTaskError) else lines[0]
-    return last.strip().rstrip(".")
-
-
-@dataclass
-class _Pace:
-    """Times of the batches of one worker."""
-
-    last: float = 0.0
-    seconds: deque[float] = field(default_factory=partial(deque, maxlen=4))
+    """Return the error in an actor, or else the first line of Ray's text about its end."""
+    text = str(error).strip()
+    lines: list[str] = _RAISED.findall(text) or [text.partition("\n")[0]]
+    return lines[-1].strip().rstrip(".")
 
 
 class RayPool(WorkerPool):
@@ -188,11 +195,12 @@ class RayPool(WorkerPool):
         self._doors: dict[int, Connection] = {}  # ends of channels, until their actor connects
         self._lock = threading.Lock()
         self._tasks: dict[Worker, deque[_Task]] = {}
-        self._paces: dict[Worker, _Pace] = {}
+        self._paces: dict[Worker, deque[float]] = {}  # seconds of the last batches
         self._ready_jobs: set[int] = set()
         self._pass = 0
         self._times: deque[float] = deque(maxlen=_RECENT)
         self._receiving: deque[float] = deque(maxlen=_RECENT)
+        self._warn_at = time.monotonic() + _LONG
         self._facts = facts_of_process(imports)
         self._script = script_of_this_process()
         self._home = ray.get_runtime_context().get_node_id()
@@ -311,9 +319,19 @@ class RayPool(WorkerPool):
     def _every(self) -> list[Worker]:
         return [*super()._every(), *self._starting]
 
-    def _idle_text(self) -> str:
+    def _idle(self) -> tuple[str, str]:
         waiting = len(self._starting)
-        return f"no worker is up, and {waiting} of them wait for a node that has room"
+        return f"no worker is up, and {waiting} of them wait for a node that has room", _NO_ROOM
+
+    def _warn_of_waiting(self) -> None:
+        """Warn once if actors have waited for long while others work."""
+        if self._starting and time.monotonic() > self._warn_at:
+            self._warn_at = math.inf
+            waiting = f"{len(self._starting)} of {len(self._every())} workers wait for a node"
+            warn(
+                f"{waiting} that has room, and the others make their batches. {_NO_ROOM}",
+                IdleWorkers,
+            )
 
     def is_up(self) -> bool:
         """Whether a worker is up, and all processes on this node are."""
@@ -338,11 +356,8 @@ class RayPool(WorkerPool):
     def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
         """Send one job."""
         self._seed = seed, epoch
-        now = time.monotonic()
-        self._tasks.setdefault(worker, deque()).append(_Task(self.passes, job, now))
-        pace = self._paces.setdefault(worker, _Pace())
-        if not worker.jobs:
-            pace.last = now
+        self._tasks.setdefault(worker, deque()).append(_Task(self.passes, job, time.monotonic()))
+        self._paces.setdefault(worker, deque(maxlen=_OWN))
         super().give(worker, job, seed, epoch)
 
     def abandon(self) -> None:
@@ -367,16 +382,16 @@ class RayPool(WorkerPool):
         for worker in [w for w in self._starting if w.is_up]:
             self._starting.remove(worker)
             self.workers.append(worker)
+        self._warn_of_waiting()
         self._make_late_ones_again()
 
     def _is_first(self, worker: Worker, answer: Any) -> bool:
-        """Note the time of an answer; return whether it is the first to its job."""
-        task, pace, now = self._tasks[worker].popleft(), self._paces[worker], time.monotonic()
-        pace.seconds.append(now - pace.last)
-        pace.last = now
-        self._times.append(pace.seconds[-1])
+        """Note the time of a batch; return whether it is the first answer to its job."""
+        task, times = self._tasks[worker].popleft(), self._paces[worker]
+        times.append(answer.report.seconds)
+        self._times.append(answer.report.seconds)
         usual = statistics.median(self._times)
-        is_slow = len(self._times) >= _FEW and min(pace.seconds) > _SLOW * usual
+        is_slow = len(self._times) >= _FEW and min(times) > _SLOW * usual
         worker.most_jobs = 1 if is_slow else Worker.most_jobs
         self.more_in_flight = max((_MORE for w in self.workers if w.most_jobs == 1), default=0)
         ready = self._ready()

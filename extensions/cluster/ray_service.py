@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import multiprocessing as mp
 import os
+import re
 import secrets
 import shutil
+import socket
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -14,17 +16,19 @@ from importlib.util import find_spec
 from typing import Any
 
 from ...batching.collate import usable_cores
-from ...core.errors import MissingDependency
-from ...core.validate import validate_int
+from ...core.errors import MissingDependency, WorkerDied
+from ...core.validate import count_text, validate_int
 from ...graph import Pipe
 from ...reading_services.multiprocessing import MultiProcessingReadingService
-from ...reading_services.work import ReplicatedWork, Work
+from ...reading_services.work import PlannedWork, ReplicatedWork, Work
 from ...reading_services.workers.payload import Payload, payload_of
 from ...reading_services.workers.pool import WorkerPool
 from ...reading_services.workers.script import script_of_this_process
 
 # The least that Ray takes: batches do not travel in its store.
 _STORE_BYTES = 80 * 1024**2
+_HOST_AND_PORT = re.compile(r"(?:ray://)?([^:/]+):(\d+)")
+_SECONDS = 10.0
 # Ray turns 127.0.0.1 into the host's address, and leaves this one as it is.
 _LOOPBACK = "127.0.0.2"
 _TOKEN = "RAY_AUTH_TOKEN"
@@ -85,7 +89,8 @@ class RayReadingService(MultiProcessingReadingService):
         )
         if local_workers == "auto":
             local_workers = min(self.num_workers, usable_cores())
-        local = validate_int("local_workers", local_workers, least=0)
+        do = 'or "auto" for as many as this node has cores'
+        local = validate_int("local_workers", local_workers, least=0, do=do)
         self.local_workers = min(local, self.num_workers)
         self.address = address
         self.resources = dict(resources or {})
@@ -105,6 +110,12 @@ class RayReadingService(MultiProcessingReadingService):
 
     def _threads(self, count: int) -> int:
         return super()._threads(max(1, min(count, self.local_workers)) if count else 0)
+
+    def _pool_for(self, work: Work) -> WorkerPool:
+        pool, needs_actors = self._pool, self.num_workers > self.local_workers
+        if isinstance(work, PlannedWork) and pool is not None and needs_actors:
+            pool.is_broken |= not hasattr(pool, "costs")
+        return super()._pool_for(work)
 
     def _make_pool(
         self, work: Work, payload: Payload, count: int, ahead: int, imports: Sequence[str]
@@ -126,7 +137,16 @@ class RayReadingService(MultiProcessingReadingService):
             return
         address = self.address or os.environ.get("RAY_ADDRESS")
         if address is not None and address != "local":
-            ray.init(address, log_to_driver=False, configure_logging=False)
+            try:
+                if match := _HOST_AND_PORT.fullmatch(address):  # Ray itself tries for minutes
+                    socket.create_connection((match[1], int(match[2])), _SECONDS).close()
+                ray.init(address, log_to_driver=False, configure_logging=False)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise WorkerDied(
+                    f"no Ray cluster answers at {address}: {error}",
+                    do="Start it by `ray start --head`, and give the address that this prints. "
+                    "Set RAY_AUTH_MODE=token here if it has a token.",
+                ) from error
             self._ray = weakref.finalize(self, ray.shutdown)
         else:
             self._ray = weakref.finalize(self, _begin_local())
@@ -136,13 +156,27 @@ class RayReadingService(MultiProcessingReadingService):
             self._staying = True
         super()._end_epoch()
 
+    def scale(self, num_workers: int) -> None:
+        """Have so many workers from now on, also within an epoch; batches stay the same.
+
+        The number holds for all loaders that have this service. It may not be lower than
+        ``local_workers``. A pool of processes alone gets actors with the next epoch.
+        """
+        validate_int("num_workers", num_workers, least=max(1, self.local_workers))
+        super().scale(num_workers)
+
+    def _scale_pool(self, count: int) -> None:
+        super()._scale_pool(count if hasattr(self._pool, "costs") else self.local_workers)
+
     def explain(self, work: Work) -> str:
         """Return the text of where each pipe runs, and of the workers on other nodes."""
-        text, actors = super().explain(work), self.num_workers - self.local_workers
-        if isinstance(work, ReplicatedWork) or actors <= 0:
+        if isinstance(work, ReplicatedWork) or not work.workers:
+            return super().explain(work)
+        text, actors = work.explain(self.num_workers), self.num_workers - self.local_workers
+        if not actors:
             return text
-        text += f"\n{self.local_workers} of these workers are processes on this node, and {actors} "
-        text += "are actors of Ray, on other nodes if there are any"
+        local = count_text(self.local_workers, "process", "processes")
+        text = f"{text}\nworkers: {local} of this node, and {count_text(actors, 'actor')} of Ray"
         costs: Callable[[], str] = getattr(self._pool, "costs", str)
         return text + costs()
 

@@ -110,6 +110,7 @@ class WorkerReport(NamedTuple):
     ledger: dict[Key, PipeCounts]
     warnings: tuple[tuple[str, type[Warning]], ...]
     versions: tuple[OpenedVersion, ...]  # versions of volumes that it has opened
+    seconds: float = 0.0  # time that the job took
 
 
 @dataclass(frozen=True)

@@ -321,9 +321,9 @@ class WorkerPool:
         worker.process.kill()  # it may have closed only its channel
         _reap(worker, time.monotonic() + self.limits.stop)
 
-    def _idle_text(self) -> str:
-        """Return why no worker has a job."""
-        return "no worker has a job"
+    def _idle(self) -> tuple[str, str]:
+        """Return why no worker has a job, and the cure."""
+        return "no worker has a job", f"Raise Timeout(item=...) if planning one {_ELSE}"
 
     def replace(self, worker: Worker) -> Worker:
         """Replace a dead worker, and return the new one, which has no jobs yet.
@@ -422,8 +422,10 @@ class WorkerPool:
                 return
             busy = {worker: worker.busy_with() for worker in every if worker.jobs}
             where = "; ".join(f"{worker} is at {doing}" for worker, doing in busy.items())
-            event = f"no batch for {seconds:g} s: {where or self._idle_text()}"
-            self._refuse(event, f"Raise Timeout(item=...) if a batch {_ELSE}", *busy.values())
+            where, do = (
+                (where, f"Raise Timeout(item=...) if a batch {_ELSE}") if busy else self._idle()
+            )
+            self._refuse(f"no batch for {seconds:g} s: {where}", do, *busy.values())
         for worker in dict.fromkeys(by_handle[handle] for handle in ready):
             ends = worker.process.sentinel in ready
             yield from ((worker, answer) for answer in self._receive(worker, ends=ends))

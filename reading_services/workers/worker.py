@@ -10,6 +10,7 @@ import mmap
 import os
 import pickle
 import threading
+import time
 import traceback
 import warnings
 from collections import deque
@@ -318,15 +319,15 @@ class WorkerCore:
         look_ahead: Callable[[], None],
     ) -> bytes:
         """Return the pickled answer to a job: its batch, or the error of the user's code."""
-        message, job = waiting.message, None
+        message, job, start = waiting.message, None, time.perf_counter()
         try:
             self._load(message)
             look_ahead()
             job = waiting.job()
             data = _make(self._source, job, message, carrier)
-            return pickle.dumps(BatchMessage(message.index, data, _report(record, job)))
+            return pickle.dumps(BatchMessage(message.index, data, _report(record, job, start)))
         except BaseException as error:  # the consumer raises it
-            return pickle.dumps(_failure(message.index, job, error, _report(record, job)))
+            return pickle.dumps(_failure(message.index, job, error, _report(record, job, start)))
 
     def _load(self, message: DoJob) -> None:
         """Load the objects of the payload for each pass, in the state that the consumer has."""
@@ -401,7 +402,7 @@ def _make(source: Any, job: Any, message: DoJob, carrier: Carrier | None) -> byt
     return data
 
 
-def _report(record: list[warnings.WarningMessage], job: Any) -> WorkerReport:
+def _report(record: list[warnings.WarningMessage], job: Any, start: float) -> WorkerReport:
     """Return the counts, warnings and opened versions since the last report."""
     new = record[:]  # other threads may add to it meanwhile
     del record[: len(new)]
@@ -418,7 +419,8 @@ def _report(record: list[warnings.WarningMessage], job: Any) -> WorkerReport:
     versions = SESSION.take_versions()
     if isinstance(job, Job):
         versions = tuple(v._replace(case=job.cases_with(v.name)) for v in versions)
-    return WorkerReport(PIPE_STATS.take(), tuple(pairs), versions)
+    seconds = time.perf_counter() - start
+    return WorkerReport(PIPE_STATS.take(), tuple(pairs), versions, seconds)
 
 
 def _failure(index: int, job: Any, error: BaseException, report: WorkerReport) -> ErrorMessage:
