@@ -50,18 +50,16 @@ _NO_ROOM = (
 # Seconds after which actors that are not up are worth a warning.
 _LONG = 20.0
 # The last line of a traceback.
-_RAISED = re.compile(r"^\s*([\w.]*(?:Error|Exception): .*)$", re.MULTILINE)
+_PYTHON_ERROR = re.compile(r"^\s*([\w.]*(?:Error|Exception): .*)$", re.MULTILINE)
 _NO_FILE = re.compile(r"there is no file (.+)\.$")
 # Seconds between two looks for late jobs, and the least age of a late one.
 _POLL, _LEAST_LATE = 0.1, 0.25
 # Times of so many batches give the usual one.
 _RECENT = 64
-# So many of one worker say whether it is slow.
-_OWN = 4
 # With fewer times, no job is late.
 _FEW = 8
-# A worker that takes longer than this many times the usual has one job at a time.
-_SLOW = 2.0
+# A worker whose last batches took more than this many times the usual has one job at a time.
+_SLOW, _LAST = 1.3, 2
 # From this part of the time of making a batch on, receiving it from another node is dear.
 _DEAR = 0.5
 # Further batches in flight while a worker is slow.
@@ -149,7 +147,7 @@ class ActorWorker(Worker):
 
     def failed_to_start(self) -> bool:
         """Whether it ended by itself before it was up, so that a replacement would too."""
-        return not self.is_up and bool(_RAISED.search(str(self.process.cause)))
+        return not self.is_up and bool(_PYTHON_ERROR.search(str(self.process.cause)))
 
 
 def _name_node(worker: Worker, answer: Any) -> Any:
@@ -172,7 +170,7 @@ def _name_node(worker: Worker, answer: Any) -> Any:
 def _first_line(error: BaseException) -> str:
     """Return the error in an actor, or else the first line of Ray's text about its end."""
     text = str(error).strip()
-    lines: list[str] = _RAISED.findall(text) or [text.partition("\n")[0]]
+    lines: list[str] = _PYTHON_ERROR.findall(text) or [text.partition("\n")[0]]
     return lines[-1].strip().rstrip(".")
 
 
@@ -357,7 +355,7 @@ class RayPool(WorkerPool):
         """Send one job."""
         self._seed = seed, epoch
         self._tasks.setdefault(worker, deque()).append(_Task(self.passes, job, time.monotonic()))
-        self._paces.setdefault(worker, deque(maxlen=_OWN))
+        self._paces.setdefault(worker, deque(maxlen=_LAST))
         super().give(worker, job, seed, epoch)
 
     def abandon(self) -> None:
