@@ -59,3 +59,12 @@ RATIO_OF_VOLUMES = 1.10
 """What a patch costs from a volume of 66 GB, beside one of 66 MB."""
 FORECAST = 0.25
 """A forecast differs from what then happens by this part of it at most."""
+
+CLUSTER_LOCAL, CLUSTER_SAME_NODE = 0.98, 0.85
+"""Rate of ``RayReadingService`` as a part of that of worker processes: with local workers only, and
+with actors on the trainer's node."""
+CLUSTER_MAIN_MS, CLUSTER_NODE_MS = 2.0, 12.0
+"""Processor time that a batch of 17.7 MB of another node costs the trainer's main thread, and the
+trainer with the raylet of its node."""
+CLUSTER_HALF_SPEED, CLUSTER_TENTH_SPEED = 0.9, 0.7
+"""Part of the ideal rate while one of four actors has half of its speed, or a tenth."""

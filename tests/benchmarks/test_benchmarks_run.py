@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import tempfile
+from importlib.util import find_spec
 
 import pytest
 from checkout import ROOT
@@ -266,3 +268,16 @@ def test_a_bucket_is_compared_with_the_disk(tmp_path):
     assert min(rates) > 0
     assert 0 < ratio <= 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray")
+def test_the_cluster_beside_its_simulation():
+    """Paced actors and their simulation give a row each, and so do larger clusters."""
+    # Ray refuses to put its sockets into folders with long names.
+    done = run(tempfile.gettempdir(), "cluster.py", "--quick", "--sections", "simulation")
+
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    assert all(float(found[name][1]) > 0 for name in ("1", "4", "4, one killed"))
+    assert int(found["100"][1]) >= 1
+    assert float(found["all well"][1]) > 0
