@@ -389,7 +389,8 @@ class RayPool(WorkerPool):
         times.append(answer.report.seconds)
         self._times.append(answer.report.seconds)
         usual = statistics.median(self._times)
-        is_slow = len(self._times) >= _FEW and min(times) > _SLOW * usual
+        is_known = len(self._times) >= _FEW and len(times) == _LAST
+        is_slow = is_known and min(times) > _SLOW * usual
         worker.most_jobs = 1 if is_slow else Worker.most_jobs
         self.more_in_flight = max((_MORE for w in self.workers if w.most_jobs == 1), default=0)
         ready = self._ready()
