@@ -29,6 +29,8 @@ from ...reading_services.workers.script import script_of_this_process
 _STORE_BYTES = 80 * 1024**2
 _HOST_AND_PORT = re.compile(r"(?:ray://)?([^:/]+):(\d+)")
 _SECONDS = 10.0
+# Ray's sockets have paths of 107 bytes at most, of which it needs some seventy.
+_LONGEST = 20
 # Ray turns 127.0.0.1 into the host's address, and leaves this one as it is.
 _LOOPBACK = "127.0.0.2"
 _TOKEN = "RAY_AUTH_TOKEN"
@@ -193,7 +195,10 @@ class RayReadingService(MultiProcessingReadingService):
 
 def _begin_local() -> Callable[[], None]:
     """Start Ray on this machine, and return a function that ends it and removes its files."""
-    folder = tempfile.mkdtemp(prefix="voxpipe-ray-")
+    parent = tempfile.gettempdir()
+    if len(parent) > _LONGEST and os.path.isdir("/tmp"):
+        parent = "/tmp"
+    folder = tempfile.mkdtemp(prefix="voxpipe-ray-", dir=parent)
     import ray
 
     # Ray writes a token into the home folder otherwise.
