@@ -256,7 +256,7 @@ class MultiProcessingReadingService:
         # worker_init_fn runs once in a process: a changed graph needs new processes.
         prepares = isinstance(work, ReplicatedWork) and work.hooks.init is not None
         if self._pool is not None and not self._pool.is_well(payload.data if prepares else None):
-            self.stop()
+            self._stop_pool()
         if self._pool is not None:
             self._pool.update(payload.data)
         else:
@@ -275,7 +275,7 @@ class MultiProcessingReadingService:
 
     def _end_epoch(self) -> None:
         if not self._staying or (self._pool is not None and not self._pool.is_well()):
-            self.stop()
+            self._stop_pool()
 
     def explain(self, work: Work) -> str:
         """Return the text of where each pipe runs."""
@@ -283,6 +283,9 @@ class MultiProcessingReadingService:
 
     def stop(self) -> None:
         """Stop the workers."""
+        self._stop_pool()
+
+    def _stop_pool(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.stop()

@@ -279,7 +279,8 @@ class PlannedEpoch(PooledEpoch):
         self._tell(worker, answer)
         self._jobs.ready[answer.index] = answer
         if isinstance(answer, BatchMessage):
-            self._jobs.ready[answer.index], size = worker.open(answer.data or b"")
+            data = b"" if answer.data is None else answer.data
+            self._jobs.ready[answer.index], size = worker.open(data)
             self._room.add(answer.index, size)
 
     def close(self) -> None:

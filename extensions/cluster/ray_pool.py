@@ -7,16 +7,15 @@ jobs of the dead, and a late job is made twice: both batches are the same, and t
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import pickle
 import re
 import statistics
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -29,17 +28,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ...core.call_site import warn
 from ...core.errors import IdleWorkers, VolumeNotFound, WorkerDied
 from ...core.locks import timeout_or_none
-from ...reading_services.memory_budget import SlotBudget
+from ...reading_services.memory_budget import SlotBudget, default_slot_bytes
 from ...reading_services.transport.messages import BatchMessage, ErrorMessage, unpack
 from ...reading_services.transport.shared_memory import receive_descriptor, send_descriptor
-from ...reading_services.transport.slot_reader import Arrival, SlotReader
+from ...reading_services.transport.slot_reader import BatchBuffers, SlotReader
 from ...reading_services.work import Work
 from ...reading_services.workers.payload import Payload
 from ...reading_services.workers.pool import WorkerPool
 from ...reading_services.workers.script import script_of_this_process
 from ...reading_services.workers.worker_process import Worker
-from .actor import Actor, facts_of_process
-from .stream import Direct, Greeting, Relay, StepNote, StreamArrival, StreamServer
+from .actor import Actor, facts_of_process, portable
+from .stream import Direct, Greeting, Relay, StepNote, StreamArrival, StreamServer, shut
 
 _ray: Any = ray  # these functions have no types
 _utilities: Any = ray.util
@@ -51,7 +50,7 @@ _NO_ROOM = (
 _LONG = 20.0
 # The last line of a traceback.
 _PYTHON_ERROR = re.compile(r"^\s*([\w.]*(?:Error|Exception): .*)$", re.MULTILINE)
-_NO_FILE = re.compile(r"there is no file (.+)\.$")
+_NO_FILE = re.compile(r"there is no (?:file or folder|file|folder) (.+)\.$")
 # Seconds between two looks for late jobs, and the least age of a late one.
 _POLL, _LEAST_LATE = 0.1, 0.25
 # Times of so many batches give the usual one.
@@ -70,7 +69,9 @@ class ActorOptions(NamedTuple):
     """How actors are started."""
 
     local_workers: int
-    resources: Mapping[str, float]
+    payload: bytes  # the payload of actors, without the variables of this process
+    threads: int  # patches that each realizes at once
+    resources: Mapping[str, Any]
     late: float
     """A job that takes so many times the usual is given to a free worker, too; 0 for never."""
 
@@ -102,14 +103,14 @@ class ActorProcess:
 
     def kill(self) -> None:
         """End it."""
-        with contextlib.suppress(Exception):  # Ray is not running any more
-            ray.kill(self._actor)
+        if ray.is_initialized():  # a call would start another Ray
+            with contextlib.suppress(Exception):  # it ends meanwhile
+                ray.kill(self._actor)
 
 
 class _Task(NamedTuple):
-    """A job of a worker."""
+    """A job of this pass at a worker."""
 
-    run: int
     job: Any
     since: float
 
@@ -119,6 +120,8 @@ class ActorWorker(Worker):
     """An actor, its channel, and its jobs."""
 
     host: str = ""
+    batches: dict[int, Any] = field(default_factory=dict)
+    """Batches of another node that have arrived, by their numbers."""
 
     def __str__(self) -> str:
         where = f"pid {self.process.pid} on node {self.host}" if self.host else "not up yet"
@@ -130,11 +133,21 @@ class ActorWorker(Worker):
 
     def open(self, data: Any) -> tuple[Any, int]:
         """Return a batch that this worker made, and its size in bytes."""
-        if isinstance(data, bytes):
+        if not isinstance(data, int):
             return super().open(data)
-        header, places = data
-        arrival = StreamArrival(Arrival(self.slots), places)
-        return unpack(header, arrival), len(header) + arrival.bytes
+        header, parts = self.batches.pop(data)
+        arrival = StreamArrival(parts)
+        batch = unpack(header, arrival)
+        for failure in getattr(batch, "failures", ()):
+            if failure.error == VolumeNotFound.__name__ and (file := _missing(failure.message)):
+                raise self.without(file)
+        return batch, len(header) + arrival.bytes
+
+    def without(self, file: str) -> VolumeNotFound:
+        """Return the error about a file of this node that its node lacks."""
+        do = "Put it on a disk that all nodes share, or in a bucket, or give "
+        do += "local_workers=num_workers."
+        return VolumeNotFound(f"{self} has no file {file}, which this node has.", do=do)
 
     def death(self, seconds: float) -> WorkerDied:
         """Return the error with its end and its last status."""
@@ -150,20 +163,23 @@ class ActorWorker(Worker):
         return not self.is_up and bool(_PYTHON_ERROR.search(str(self.process.cause)))
 
 
+def _missing(message: str) -> str:
+    """Return the file of a message that says that there is none, if this node has it."""
+    match = _NO_FILE.match(message)
+    return match[1] if match is not None and os.path.exists(match[1]) else ""
+
+
 def _name_node(worker: Worker, answer: Any) -> Any:
     """Return an answer; errors about files and modules that a node lacks name the node."""
-    if not (worker.node and isinstance(answer, ErrorMessage) and answer.error):
+    if not (isinstance(worker, ActorWorker) and isinstance(answer, ErrorMessage) and answer.error):
         return answer
     error = pickle.loads(answer.error)
     if isinstance(error, ImportError):
         error.add_note(f"{worker} lacks this module: install it there, or in a folder of all nodes")
-        return replace(answer, error=pickle.dumps(error))
-    match = _NO_FILE.match(error.message) if isinstance(error, VolumeNotFound) else None
-    if match is None or not os.path.exists(match[1]):
+    elif worker.node and isinstance(error, VolumeNotFound) and (file := _missing(error.message)):
+        error = worker.without(file).at(error.origin, error.case, error.item, error.key)
+    else:
         return answer
-    error.message = f"{worker} has no file {match[1]}, which this node has."
-    error.do = "Put it on a disk that all nodes share, or in a bucket, or give "
-    error.do += "local_workers=num_workers."
     return replace(answer, error=pickle.dumps(error))
 
 
@@ -177,6 +193,8 @@ def _first_line(error: BaseException) -> str:
 class RayPool(WorkerPool):
     """Workers of a cluster with the same payload."""
 
+    has_actors = True
+
     def __init__(
         self,
         work: Work,
@@ -189,20 +207,26 @@ class RayPool(WorkerPool):
         options: ActorOptions,
     ) -> None:
         self._options, self._imports = options, imports
+        self.far_payload = options.payload
         self._starting: list[Worker] = []
-        self._doors: dict[int, Connection] = {}  # ends of channels, until their actor connects
+        self._starts: dict[Worker, float] = {}  # times at which they were started
+        # By the number of an actor: the end of its channel until it connects, and then its stream.
+        self._doors: dict[int, tuple[Connection, ActorWorker]] = {}
+        self._streams: dict[int, Connection] = {}
         self._lock = threading.Lock()
-        self._tasks: dict[Worker, deque[_Task]] = {}
+        self._tasks: dict[Worker, dict[int, _Task]] = {}
         self._paces: dict[Worker, deque[float]] = {}  # seconds of the last batches
         self._ready_jobs: set[int] = set()
         self._pass = 0
         self._times: deque[float] = deque(maxlen=_RECENT)
         self._receiving: deque[float] = deque(maxlen=_RECENT)
-        self._warn_at = time.monotonic() + _LONG
+        self._has_warned = False
         self._facts = facts_of_process(imports)
         self._script = script_of_this_process()
         self._home = ray.get_runtime_context().get_node_id()
         self._actor_class: Any = ray.remote(Actor)
+        most = (ahead + 1) * count
+        self._buffers = BatchBuffers(most, budget.limit or default_slot_bytes())
         self._server = StreamServer(str(_utilities.get_node_ip_address()), self._greet)
         try:
             super().__init__(work, payload, count, context, budget, ahead, imports)
@@ -218,6 +242,9 @@ class RayPool(WorkerPool):
             self._starting.append(self._start_actor())
 
     def _start_actor(self, before: SlotReader | None = None) -> Worker:
+        if not ray.is_initialized():  # a call would start another Ray
+            do = "Call ray.shutdown() after the loader's shutdown()."
+            raise WorkerDied("Ray was shut down while a loader uses it", do=do)
         number, self._count = self._count, self._count + 1
         ours, theirs = self._context.Pipe(duplex=True)
         slots = SlotReader(self._budget, self._share, self._settings.ahead, before=before)
@@ -231,10 +258,11 @@ class RayPool(WorkerPool):
         actor = self._actor_class.options(**options).remote()
         worker = ActorWorker(number, ActorProcess(actor), ours, slots, self._at)
         with self._lock:
-            self._doors[number] = theirs
+            self._doors[number] = theirs, worker
         call = actor.serve.remote(self._addresses(), self._server.key, number, self._imports)
         call.future().add_done_callback(partial(self._note_exit, worker))
         worker.limit_waits(self.limits.start + self.limits.item)
+        self._starts[worker] = time.monotonic()
         return worker
 
     def _strategy(self, number: int) -> Any:
@@ -253,39 +281,49 @@ class RayPool(WorkerPool):
     def _note_exit(self, worker: Worker, call: Any) -> None:
         """Close the channel of an actor that has ended; a thread of Ray calls it."""
         worker.process.end(call.exception())
-        if (door := self._take_door(worker.number)) is not None:
-            door.close()
+        self._close_door(worker.number)
 
-    def _take_door(self, number: int) -> Connection | None:
+    def _payload_for(self, worker: Worker) -> bytes:
+        return self.far_payload if isinstance(worker, ActorWorker) else self._payload
+
+    def _close_door(self, number: int) -> None:
         with self._lock:
-            return self._doors.pop(number, None)
+            door, stream = self._doors.pop(number, None), self._streams.pop(number, None)
+        if door is not None:
+            shut(door[0])
+            door[0].close()
+        if stream is not None:  # the thread that has it closes it
+            shut(stream)
 
     def _greet(self, stream: Connection, facts: dict[str, Any]) -> None:
         """Connect a new actor with its channel, in the thread that the stream has."""
-        door = self._take_door(int(facts["number"]))
-        if door is None:  # it was stopped meanwhile
+        number = int(facts["number"])
+        with self._lock:
+            door, worker = self._doors.pop(number, (None, None))
+            if door is not None and not facts["is_near"]:
+                self._streams[number] = stream
+        if door is None or worker is None:  # it was stopped meanwhile
             stream.close()
             return
-        door.send(Greeting(facts))
-        if any(facts.get(name) != value for name, value in self._facts.items()):
-            stream.close()  # the pool refuses it
-            door.close()
-            return
-        settings = replace(
-            self._settings,
-            number=int(facts["number"]),
-            threads=max(1, int(self._options.resources.get("num_cpus", 1))),
-            script=self._script,
-            signals=frozenset(),
-            ends_late=False,
-        )
-        stream.send_bytes(pickle.dumps((self._payload, settings)))
-        if facts["is_near"]:
-            with door, stream:
+        with door, stream:
+            door.send(Greeting(facts))
+            if any(facts.get(name) != value for name, value in self._facts.items()):
+                return  # the pool refuses it
+            settings = replace(
+                self._settings,
+                number=number,
+                threads=self._options.threads,
+                environment=portable(self._settings.environment),
+                script=self._script,
+                signals=frozenset(),
+                ends_late=False,
+            )
+            stream.send_bytes(pickle.dumps((self.far_payload, settings)))
+            if facts["is_near"]:
                 door.send(Direct())
                 send_descriptor(door, stream.fileno())
-            return
-        Relay(door, stream, self._share, self._settings.ahead, self._receiving).run()
+                return
+            Relay(door, stream, self._buffers, worker.batches, self._receiving).run()
 
     def _note(self, worker: Worker, message: Any) -> bool:
         if isinstance(message, StepNote):
@@ -322,17 +360,17 @@ class RayPool(WorkerPool):
         return f"no worker is up, and {waiting} of them wait for a node that has room", _NO_ROOM
 
     def _warn_of_waiting(self) -> None:
-        """Warn once if actors have waited for long while others work."""
-        if self._starting and time.monotonic() > self._warn_at:
-            self._warn_at = math.inf
-            waiting = f"{len(self._starting)} of {len(self._every())} workers wait for a node"
-            warn(
-                f"{waiting} that has room, and the others make their batches. {_NO_ROOM}",
-                IdleWorkers,
-            )
+        """Warn once if actors have waited for long."""
+        long = [w for w in self._starting if time.monotonic() - self._starts[w] > _LONG]
+        if long and not self._has_warned:
+            self._has_warned = True
+            others = "the others make their batches" if self.workers else "no other is up"
+            waiting = f"{len(long)} of {len(self._every())} workers wait for a node"
+            warn(f"{waiting} that has room, and {others}. {_NO_ROOM}", IdleWorkers)
 
     def is_up(self) -> bool:
         """Whether a worker is up, and all processes on this node are."""
+        self._ready()
         return bool(self.workers) and super().is_up()
 
     def is_well(self, payload: bytes | None = None) -> bool:
@@ -344,57 +382,70 @@ class RayPool(WorkerPool):
 
     def in_flight(self) -> int:
         """Return the number of jobs of this pass that no worker has answered."""
-        return len({task.job.index for task in self._open_jobs()})
+        return len(self._open_jobs())
 
-    def _open_jobs(self) -> Iterator[_Task]:
+    def _open_jobs(self) -> Counter[int]:
+        """Return the jobs of this pass without an answer, and how many workers have each."""
         ready = self._ready()
-        for tasks in self._tasks.values():
-            yield from (t for t in tasks if t.run == self.passes and t.job.index not in ready)
+        jobs = Counter(index for tasks in self._tasks.values() for index in tasks)
+        return Counter({index: count for index, count in jobs.items() if index not in ready})
 
     def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
         """Send one job."""
-        self._seed = seed, epoch
-        self._tasks.setdefault(worker, deque()).append(_Task(self.passes, job, time.monotonic()))
-        self._paces.setdefault(worker, deque(maxlen=_LAST))
         super().give(worker, job, seed, epoch)
+        self._seed = seed, epoch
+        self._tasks.setdefault(worker, {})[job.index] = _Task(job, time.monotonic())
 
     def abandon(self) -> None:
         """Leave the jobs of this pass to their workers; their answers are dropped."""
+        if any(worker.is_gone and worker.jobs for worker in self._every()):
+            self.is_broken = True
 
     def _ready(self) -> set[int]:
         """Return the numbers of this pass's jobs that have an answer."""
         if self._pass != self.passes:
             self._pass, self._ready_jobs = self.passes, set()
+            self._tasks.clear()
+            for worker in self._every():
+                # It gets jobs of this pass after its answers to those of the last.
+                worker.most_jobs = 0 if worker.jobs else Worker.most_jobs
         return self._ready_jobs
 
     def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
         """Wait until a worker answers, ends or starts, and yield the first answer to each job."""
-        for worker, answer in super().answers(deadline, seconds):
-            if isinstance(answer, (BatchMessage, ErrorMessage)):
-                if self._is_first(worker, answer):
+        try:
+            for worker, answer in super().answers(deadline, seconds):
+                if isinstance(answer, WorkerDied) or self._is_first(worker, answer):
                     yield worker, _name_node(worker, answer)
                 elif isinstance(answer, BatchMessage):
-                    worker.open(answer.data)  # and drop it, which frees its slots
-            else:
-                yield worker, answer
+                    worker.open(answer.data)  # and drop it, which frees its memory
+        except GeneratorExit:
+            raise
+        except BaseException:  # an answer may have been lost
+            self.is_broken = True
+            raise
         for worker in [w for w in self._starting if w.is_up]:
             self._starting.remove(worker)
             self.workers.append(worker)
+        self._buffers.settle()
         self._warn_of_waiting()
         self._make_late_ones_again()
 
     def _is_first(self, worker: Worker, answer: Any) -> bool:
         """Note the time of a batch; return whether it is the first answer to its job."""
-        task, times = self._tasks[worker].popleft(), self._paces[worker]
-        times.append(answer.report.seconds)
-        self._times.append(answer.report.seconds)
+        ready, report = self._ready(), answer.report
+        self._times.append(report.seconds)
+        times = self._paces.setdefault(worker, deque(maxlen=_LAST))
+        times.append(report.seconds)
         usual = statistics.median(self._times)
         is_known = len(self._times) >= _FEW and len(times) == _LAST
         is_slow = is_known and min(times) > _SLOW * usual
-        worker.most_jobs = 1 if is_slow else Worker.most_jobs
+        if report.run == self.passes:
+            self._tasks.get(worker, {}).pop(answer.index, None)
+        if report.run == self.passes or not worker.jobs:
+            worker.most_jobs = 1 if is_slow else Worker.most_jobs
         self.more_in_flight = max((_MORE for w in self.workers if w.most_jobs == 1), default=0)
-        ready = self._ready()
-        if task.run != self.passes or answer.index in ready:
+        if report.run != self.passes or answer.index in ready:
             return False
         ready.add(answer.index)
         return True
@@ -405,9 +456,9 @@ class RayPool(WorkerPool):
             return
         usual = statistics.median(self._times)
         limit = time.monotonic() - max(_LEAST_LATE, self._options.late * usual)
-        waiting = list(self._open_jobs())
-        indices = [task.job.index for task in waiting]
-        late = [t for t in waiting if t.since < limit and indices.count(t.job.index) == 1]
+        alone = {index for index, count in self._open_jobs().items() if count == 1}
+        every = (task for tasks in self._tasks.values() for task in tasks.values())
+        late = [task for task in every if task.since < limit and task.job.index in alone]
         free = [w for w in self.workers if not (w.jobs or w.is_gone)]
         late.sort(key=lambda task: task.since)
         for worker, task in zip(free, late, strict=False):
@@ -415,10 +466,9 @@ class RayPool(WorkerPool):
 
     def replace(self, worker: Worker) -> Worker:
         """Replace a dead worker, and return the new one, which has no jobs yet."""
-        tasks = self._tasks.pop(worker, ())
-        others = {task.job.index for task in self._open_jobs()} | self._ready()
-        worker.jobs = deque(t.job for t in tasks if t.run == self.passes)
-        worker.jobs = deque(job for job in worker.jobs if job.index not in others)
+        tasks = self._tasks.pop(worker, {})
+        others = self._open_jobs().keys() | self._ready()
+        worker.jobs = deque(task.job for index, task in tasks.items() if index not in others)
         if not isinstance(worker, ActorWorker):
             return super().replace(worker)
         is_leaving = worker in self._leaving
@@ -436,8 +486,9 @@ class RayPool(WorkerPool):
             self._starting.remove(worker)
 
     def _end(self, worker: Worker) -> None:
-        if (door := self._take_door(worker.number)) is not None:
-            door.close()
+        self._close_door(worker.number)
+        self._paces.pop(worker, None)
+        self._starts.pop(worker, None)
         super()._end(worker)
 
     def _note_end(self, worker: Worker) -> Iterator[WorkerDied]:
@@ -460,10 +511,15 @@ class RayPool(WorkerPool):
 
     def stop(self) -> None:
         """Stop every worker."""
-        super().stop()
-        self._starting = []
-        if os.getpid() == self._process:
-            self._server.close()
-            for number in list(self._doors):
-                if (door := self._take_door(number)) is not None:
-                    door.close()
+        for worker in self._every():
+            if isinstance(worker, ActorWorker) and os.getpid() == self._process:
+                worker.process.kill()
+        try:
+            super().stop()
+        finally:
+            self._starting = []
+            if os.getpid() == self._process:
+                self._server.close()
+                self._buffers.close()
+                for number in [*self._doors, *self._streams]:
+                    self._close_door(number)

@@ -16,10 +16,11 @@ from importlib.util import find_spec
 from typing import Any
 
 from ...batching.collate import usable_cores
-from ...core.errors import MissingDependency, WorkerDied
+from ...core.errors import BadSetting, MissingDependency, WorkerDied
 from ...core.validate import count_text, validate_int
 from ...graph import Pipe
 from ...reading_services.multiprocessing import MultiProcessingReadingService
+from ...reading_services.transport.slot_writer import HAS_SLOTS
 from ...reading_services.work import PlannedWork, ReplicatedWork, Work
 from ...reading_services.workers.payload import Payload, payload_of
 from ...reading_services.workers.pool import WorkerPool
@@ -94,6 +95,11 @@ class RayReadingService(MultiProcessingReadingService):
         do = 'or "auto" for as many as this node has cores'
         local = validate_int("local_workers", local_workers, least=0, do=do)
         self.local_workers = min(local, self.num_workers)
+        if self.local_workers < self.num_workers and not HAS_SLOTS:
+            do = "Give local_workers=num_workers, or use MultiProcessingReadingService."
+            raise BadSetting("actors of Ray need a trainer on Linux", do=do)
+        if not late >= 0:
+            raise ValueError(f"late is a number of times, or 0 for never, got {late}")
         self.address = address
         self.resources = dict(resources or {})
         self.late = late
@@ -116,8 +122,16 @@ class RayReadingService(MultiProcessingReadingService):
     def _pool_for(self, work: Work) -> WorkerPool:
         pool, needs_actors = self._pool, self.num_workers > self.local_workers
         if isinstance(work, PlannedWork) and pool is not None and needs_actors:
-            pool.is_broken |= not hasattr(pool, "costs")
+            pool.is_broken |= not pool.has_actors
+            if pool.has_actors:
+                vars(pool)["far_payload"] = self._far_payload(work)
         return super()._pool_for(work)
+
+    def _far_payload(self, work: Work) -> bytes:
+        """Return the payload of actors; variables of this process stay here."""
+        from .actor import portable
+
+        return payload_of(work, self.num_workers, environment=portable(os.environ)).data
 
     def _make_pool(
         self, work: Work, payload: Payload, count: int, ahead: int, imports: Sequence[str]
@@ -128,30 +142,26 @@ class RayReadingService(MultiProcessingReadingService):
 
         self._begin_ray()
         context = mp.get_context(self.start_method)
-        options = ActorOptions(self.local_workers, self.resources, self.late)
+        threads = self.threads_per_worker or max(1, int(self.resources.get("num_cpus", 1)))
+        payload_of_actors = self._far_payload(work)
+        options = ActorOptions(
+            self.local_workers, payload_of_actors, threads, self.resources, self.late
+        )
         return RayPool(work, payload, count, context, self._budget, ahead, imports, options)
 
     def _begin_ray(self) -> None:
-        """Connect to the cluster, or start one."""
+        """Connect to the cluster, or start one, unless another service has done so."""
         import ray
 
-        if ray.is_initialized():
-            return
-        address = self.address or os.environ.get("RAY_ADDRESS")
-        if address is not None and address != "local":
-            try:
-                if match := _HOST_AND_PORT.fullmatch(address):  # Ray itself tries for minutes
-                    socket.create_connection((match[1], int(match[2])), _SECONDS).close()
-                ray.init(address, log_to_driver=False, configure_logging=False)
-            except (OSError, RuntimeError, ValueError) as error:
-                raise WorkerDied(
-                    f"no Ray cluster answers at {address}: {error}",
-                    do="Start it by `ray start --head`, and give the address that this prints. "
-                    "Set RAY_AUTH_MODE=token here if it has a token.",
-                ) from error
-            self._ray = weakref.finalize(self, ray.shutdown)
-        else:
-            self._ray = weakref.finalize(self, _begin_local())
+        if not ray.is_initialized():
+            _USERS.clear()
+            address = self.address or os.environ.get("RAY_ADDRESS")
+            is_local = address in (None, "local")
+            _ENDS[:] = [_begin_local() if is_local else _connect(str(address))]
+        elif not _USERS:
+            return  # the user has connected this process, and ends that
+        _USERS.add(id(self))
+        self._ray = weakref.finalize(self, _leave_ray, id(self))
 
     def _end_epoch(self) -> None:
         if self.persistent_workers is not False:
@@ -168,7 +178,8 @@ class RayReadingService(MultiProcessingReadingService):
         super().scale(num_workers)
 
     def _scale_pool(self, count: int) -> None:
-        super()._scale_pool(count if hasattr(self._pool, "costs") else self.local_workers)
+        has_actors = self._pool is not None and self._pool.has_actors
+        super()._scale_pool(count if has_actors else self.local_workers)
 
     def explain(self, work: Work) -> str:
         """Return the text of where each pipe runs, and of the workers on other nodes."""
@@ -193,6 +204,36 @@ class RayReadingService(MultiProcessingReadingService):
         return {**super().__getstate__(), "_ray": None}
 
 
+# Services that use the Ray that the first of them began, and the function that ends it.
+_USERS: set[int] = set()
+_ENDS: list[Callable[[], None]] = []
+
+
+def _leave_ray(service: int) -> None:
+    """End our Ray after the last service that uses it."""
+    _USERS.discard(service)
+    if not _USERS and _ENDS:
+        _ENDS.pop()()
+
+
+def _connect(address: str) -> Callable[[], None]:
+    """Connect to a cluster, and return a function that ends the connection."""
+    import ray
+
+    try:
+        if match := _HOST_AND_PORT.fullmatch(address):  # Ray itself tries for minutes
+            socket.create_connection((match[1], int(match[2])), _SECONDS).close()
+        ray.init(address, log_to_driver=False, configure_logging=False)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise WorkerDied(
+            f"no Ray cluster answers at {address}: {error}",
+            do="Start it by `ray start --head`, and give the address that this prints. Set "
+            "RAY_AUTH_MODE=token here if it has a token.",
+        ) from error
+    process = os.getpid()
+    return lambda: ray.shutdown() if os.getpid() == process else None
+
+
 def _begin_local() -> Callable[[], None]:
     """Start Ray on this machine, and return a function that ends it and removes its files."""
     parent = tempfile.gettempdir()
@@ -205,7 +246,11 @@ def _begin_local() -> Callable[[], None]:
     is_ours = _TOKEN not in os.environ
     os.environ.setdefault(_TOKEN, _OWN_TOKEN)
 
+    process = os.getpid()
+
     def end() -> None:
+        if os.getpid() != process:  # a forked child
+            return
         ray.shutdown()
         if is_ours:
             os.environ.pop(_TOKEN, None)

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import AuthenticationError, connection
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -28,27 +28,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...batching.collate import ArraySpec
-from ...reading_services.transport.messages import (
-    STOP,
-    BatchMessage,
-    DoJob,
-    NewSlot,
-    RetireSlot,
-)
-from ...reading_services.transport.shared_memory import (
-    limit_waits,
-    send_descriptor,
-)
+from ...reading_services.transport.messages import STOP, BatchMessage
+from ...reading_services.transport.shared_memory import limit_waits
 from ...reading_services.transport.slot_reader import BatchBuffers
-from ...reading_services.transport.slot_writer import Slot, SlotWriter, arrays_in, size_of
+from ...reading_services.transport.slot_writer import arrays_in, size_of
 from ...reading_services.workers.worker import Line, WorkerSettings, note_steps_in
 
 # Seconds for a connection to prove that it has the key, and between two notes of a worker's step.
 GREETING_SECONDS = 20.0
 _NOTE_SECONDS = 0.25
 _MOST_GREETING = 64 * 1024  # bytes
-# A node that is gone without a word ends the stream after this many seconds.
-_SILENT_SECONDS = 10
 _FREE_BUFFERS = 2
 
 
@@ -170,95 +159,70 @@ def _read(fd: int, part: NDArray[np.uint8]) -> None:
 
 
 class StreamArrival:
-    """A batch of another node: its parts are in slots, or in bytes where no slot had room."""
+    """A batch of another node, whose parts were read into buffers of this process."""
 
-    def __init__(self, slots: Any, places: Sequence[Any]) -> None:
-        self._slots, self._places = slots, places
-        self._others = 0
+    def __init__(self, parts: Sequence[NDArray[np.uint8]]) -> None:
+        self._parts = parts
 
     @property
     def bytes(self) -> int:
         """Bytes of its parts."""
-        return int(self._slots.bytes) + self._others
+        return sum(part.nbytes for part in self._parts)
 
     def part(self, number: int, offset: int, size: int) -> NDArray[np.uint8]:
         """Return ``size`` bytes of a part, which stay valid as long as the array."""
-        place = self._places[number]
-        if isinstance(place, bytearray):
-            self._others += size
-            return np.frombuffer(place, np.uint8, size, offset)
-        slot, start = place
-        array: NDArray[np.uint8] = self._slots.part(slot, start + offset, size)
-        return array
+        return self._parts[number][offset : offset + size]
 
 
+@dataclass
 class Relay:
     """Passes messages between a pool and a worker on another node, in a thread of the trainer.
 
-    For the pool the relay is a worker process: it announces slots, and reads batches into them.
+    The pool gets a number for each batch, by which it finds the batch in ``batches``: messages are
+    small, so that neither side waits for the other to read.
     """
 
-    def __init__(
-        self,
-        pool: Connection,
-        stream: Connection,
-        slot_bytes: int,
-        ahead: int,
-        seconds: deque[float],
-    ) -> None:
-        self._pool, self._stream, self._seconds = pool, stream, seconds
-        self._slots = SlotWriter(self._announce, self._retire, slot_bytes, ahead)
+    pool: Connection
+    stream: Connection
+    buffers: BatchBuffers
+    batches: dict[int, tuple[bytes, Sequence[NDArray[np.uint8]]]]
+    seconds: deque[float]
+    """Processor time of receiving each batch."""
 
     def run(self) -> None:
         """Pass messages until one side is closed."""
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                for ready in connection.wait([self._pool, self._stream]):
-                    self._to_worker() if ready is self._pool else self._to_pool()
-        self._stream.close()
-        self._pool.close()
-
-    def _announce(self, slot: Slot) -> None:
-        self._pool.send(NewSlot(slot.number, slot.size))
-        send_descriptor(self._pool, slot.fd)
-
-    def _retire(self, number: int) -> None:
-        self._pool.send(RetireSlot(number))
+        try:
+            with contextlib.suppress(EOFError, OSError):
+                while True:
+                    for ready in connection.wait([self.pool, self.stream]):
+                        self._to_worker() if ready is self.pool else self._to_pool()
+        finally:
+            self.stream.close()
+            self.pool.close()
 
     def _to_worker(self) -> None:
-        data = self._pool.recv_bytes()
-        if data != STOP:
-            message: DoJob = pickle.loads(data)
-            self._slots.release(message.free_slots, message.given_up)
-            if not message.job:
-                return
-            data = pickle.dumps(replace(message, free_slots=(), given_up=()))
-        self._stream.send_bytes(data)
+        data = self.pool.recv_bytes()
+        if data == STOP or pickle.loads(data).job:  # others tell of slots, of which it has none
+            self.stream.send_bytes(data)
 
     def _to_pool(self) -> None:
-        data = self._stream.recv_bytes()
+        data = self.stream.recv_bytes()
         message = pickle.loads(data)
         if isinstance(message, StreamedBatch):
             self._take_batch(message)
         else:
-            self._pool.send_bytes(data)
+            self.pool.send_bytes(data)
 
     def _take_batch(self, message: StreamedBatch) -> None:
         start = time.thread_time()
-        arrays: list[Any] = self._slots.take(
-            [((size,), np.dtype(np.uint8)) for size in message.sizes]
-        )
-        places: list[Any] = []
-        for array in arrays:
-            _read(self._stream.fileno(), array)
-            # An empty part has no place, and is not asked for.
-            place = self._slots.place(array) if array.size else (0, 0)
-            places.append(bytearray(array) if place is None else place)
-        pairs = zip(places, arrays, strict=True)
-        self._slots.note_sent({p[0] for p, array in pairs if isinstance(p, tuple) and array.size})
-        self._seconds.append(time.thread_time() - start)
+        specs = [((size,), np.dtype(np.uint8)) for size in message.sizes]
+        parts: list[Any] = self.buffers.take(specs)
+        for part in parts:
+            _read(self.stream.fileno(), part)
+        self.seconds.append(time.thread_time() - start)
         answer = message.answer
-        self._pool.send(BatchMessage(answer.index, (answer.data, tuple(places)), answer.report))
+        self.batches[answer.index] = answer.data, parts
+        self.pool.send(replace(answer, data=answer.index))
 
 
 class StreamServer:
@@ -280,6 +244,7 @@ class StreamServer:
         self.address: tuple[str, int] = tcp.getsockname()[:2]
         self.unix_address: bytes = unix.getsockname()
         self._woken, self._wake = socket.socketpair()
+        self._pause = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="voxpipe-streams", daemon=True)
         self._thread.start()
 
@@ -289,12 +254,15 @@ class StreamServer:
             if self._woken in ready:
                 return
             for server in ready:
-                with contextlib.suppress(OSError):
+                try:
                     peer, _ = server.accept()  # type: ignore[union-attr]
-                    peer.setblocking(True)
-                    _end_with_node(peer)
-                    stream = Connection(peer.detach())
-                    threading.Thread(target=self._serve, args=(stream,), daemon=True).start()
+                except OSError:  # no descriptor is free, or the peer has gone
+                    self._pause.wait(_NOTE_SECONDS)
+                    continue
+                peer.setblocking(True)
+                _end_with_node(peer)
+                stream = Connection(peer.detach())
+                threading.Thread(target=self._serve, args=(stream,), daemon=True).start()
 
     def _serve(self, stream: Connection) -> None:
         try:
@@ -303,13 +271,15 @@ class StreamServer:
             connection.answer_challenge(stream, self.key)
             facts = json.loads(stream.recv_bytes(_MOST_GREETING))
             limit_waits(stream, float("inf"))
+            self._greet(stream, facts)
         except (OSError, EOFError, ValueError, AuthenticationError):
-            stream.close()  # not one of our workers
-            return
-        self._greet(stream, facts)
+            stream.close()  # not one of our workers, or it was stopped meanwhile
 
     def close(self) -> None:
         """Refuse further connections."""
+        self._pause.set()
+        with contextlib.suppress(OSError):
+            self._wake.send(b"\0")  # a forked child may hold a copy, so closing would not do
         self._wake.close()
         self._thread.join(GREETING_SECONDS)
         for one in (*self._sockets, self._woken):
@@ -354,12 +324,16 @@ def _peers(addresses: Sequence[Any]) -> Iterator[socket.socket]:
 
 
 def _end_with_node(peer: socket.socket) -> None:
-    """Let reads of a stream fail when the other node is gone without a word."""
+    """Let an idle stream end after ten seconds when the other node is gone without a word."""
     if peer.family == socket.AF_UNIX:
         return
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("IDLE", 5), ("INTVL", 1), ("CNT", 5)):
         if hasattr(socket, f"TCP_KEEP{name}"):
             peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_KEEP{name}"), value)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_SECONDS * 1000)
+
+
+def shut(channel: Connection) -> None:
+    """End a channel for both sides, also where a forked child holds a copy of it."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(channel.fileno())) as twin:
+        twin.shutdown(socket.SHUT_RDWR)

@@ -110,6 +110,7 @@ class WorkerReport(NamedTuple):
     ledger: dict[Key, PipeCounts]
     warnings: tuple[tuple[str, type[Warning]], ...]
     versions: tuple[OpenedVersion, ...]  # versions of volumes that it has opened
+    run: int = 0  # the pass of the job
     seconds: float = 0.0  # time that the job took
 
 

@@ -151,8 +151,15 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None) -> Payload:
+def payload_of(
+    work: Work,
+    workers: int,
+    script: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Payload:
     """Return the pickle that each of ``workers`` runs; a worker adds its own number.
+
+    It has the variables of ``environment``, by default those of this process.
 
     Raises
     ------
@@ -185,7 +192,7 @@ def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None
     values, modules = _values_of(pipes, hooks)
     backends, decoders = custom_backends(), custom_decoders()
     last = Adopts(adopt_values, values)
-    pack = _pack((settings_of_process(), backends, decoders, thing, last), parts, script)
+    pack = _pack((settings_of_process(environment), backends, decoders, thing, last), parts, script)
     return Payload(pack.data, pack.modules | modules)
 
 

@@ -175,6 +175,9 @@ _ELSE = "may take longer; else look at this pipe and these files."
 class WorkerPool:
     """Worker processes with the same payload."""
 
+    has_actors = False
+    """Whether workers may be on other nodes."""
+
     def __init__(
         self,
         work: Work,
@@ -347,6 +350,9 @@ class WorkerPool:
             worker.is_outdated |= payload != self._payload
         self._payload = payload
 
+    def _payload_for(self, worker: Worker) -> bytes:
+        return self._payload
+
     def in_flight(self) -> int:
         """Return the number of jobs that were sent and not answered."""
         return sum(len(worker.jobs) for worker in self._every())
@@ -361,7 +367,7 @@ class WorkerPool:
         self._refuse_child()
         index = getattr(job, "index", job)
         slots = tuple(worker.slots.take_freed()), tuple(worker.slots.take_given_up())
-        payload = self._payload if worker.is_outdated else b""
+        payload = self._payload_for(worker) if worker.is_outdated else b""
         message = DoJob(index, pickle_job(job), seed, epoch, *slots, self.passes, payload)
         worker.is_outdated = False
         worker.jobs.append(job)

@@ -257,12 +257,13 @@ def adopt(
     _LAST[adopt] = settings
 
 
-def settings_of_process() -> Adopts:
+def settings_of_process(environment: Mapping[str, str] | None = None) -> Adopts:
     """Return the environment, the folder, the import path, and defaults of torch and NumPy."""
     folder = ""
     with contextlib.suppress(FileNotFoundError):
         folder = os.getcwd()
-    environment = {name: value for name, value in os.environ.items() if name != SERVER}
+    if environment is None:
+        environment = {name: value for name, value in os.environ.items() if name != SERVER}
     dtype = str(getattr(sys.modules.get("torch"), "get_default_dtype", str)())
     return Adopts(adopt_settings, environment, folder, (*sys.path,), dtype, np.geterr())
 

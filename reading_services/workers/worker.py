@@ -325,9 +325,11 @@ class WorkerCore:
             look_ahead()
             job = waiting.job()
             data = _make(self._source, job, message, carrier)
-            return pickle.dumps(BatchMessage(message.index, data, _report(record, job, start)))
+            report = _report(record, job, message.run, start)
+            return pickle.dumps(BatchMessage(message.index, data, report))
         except BaseException as error:  # the consumer raises it
-            return pickle.dumps(_failure(message.index, job, error, _report(record, job, start)))
+            report = _report(record, job, message.run, start)
+            return pickle.dumps(_failure(message.index, job, error, report))
 
     def _load(self, message: DoJob) -> None:
         """Load the objects of the payload for each pass, in the state that the consumer has."""
@@ -402,7 +404,9 @@ def _make(source: Any, job: Any, message: DoJob, carrier: Carrier | None) -> byt
     return data
 
 
-def _report(record: list[warnings.WarningMessage], job: Any, start: float) -> WorkerReport:
+def _report(
+    record: list[warnings.WarningMessage], job: Any, run: int, start: float
+) -> WorkerReport:
     """Return the counts, warnings and opened versions since the last report."""
     new = record[:]  # other threads may add to it meanwhile
     del record[: len(new)]
@@ -420,7 +424,7 @@ def _report(record: list[warnings.WarningMessage], job: Any, start: float) -> Wo
     if isinstance(job, Job):
         versions = tuple(v._replace(case=job.cases_with(v.name)) for v in versions)
     seconds = time.perf_counter() - start
-    return WorkerReport(PIPE_STATS.take(), tuple(pairs), versions, seconds)
+    return WorkerReport(PIPE_STATS.take(), tuple(pairs), versions, run, seconds)
 
 
 def _failure(index: int, job: Any, error: BaseException, report: WorkerReport) -> ErrorMessage:

@@ -92,7 +92,7 @@ def two_ways(rank, address):
 
     ray.init(address, log_to_driver=False, configure_logging=False, _node_ip_address="127.0.0.2")
     digests = []
-    for inner in (vp.reading_services.InProcessReadingService(), actors(2)):
+    for inner in (vp.reading_services.InProcessReadingService(), actors(1)):
         ranks = vp.DistributedReadingService()
         service = vp.reading_services.SequentialReadingService(ranks, inner)
         with vp.DataLoader2(chain(size=4), None, service, seed=7) as loader:
