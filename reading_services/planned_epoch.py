@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import time
 from collections import Counter, deque
@@ -22,7 +23,7 @@ from .reading_service import begin, end, leaving_error
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import BatchMessage, ErrorMessage
 from .work import PlannedWork, batch_count
-from .workers.pool import WorkerPool, has_room
+from .workers.pool import Pool, has_room
 from .workers.worker_process import Worker
 
 
@@ -47,6 +48,8 @@ def error_of(answer: ErrorMessage) -> Exception:
     return error
 
 
+# Seconds within which workers of one node are lost together.
+_ONE_LOSS = 10.0
 # Lack of memory or a faulty library may kill several workers. The limit ends a loop in which one
 # batch kills every worker that makes it.
 USUAL_RESTARTS = 3
@@ -75,7 +78,7 @@ def add_to_death(death: WorkerDied, text: str) -> None:
 class PooledEpoch(Iterator[Any]):
     """Base of passes over a pool of workers: receive, report, replace workers, and end."""
 
-    _pool: WorkerPool
+    _pool: Pool
     _end: Callable[[], None]
     _work: Any
     _run: tuple[int, int]
@@ -86,6 +89,7 @@ class PooledEpoch(Iterator[Any]):
         self.last = -1
         self._pool.passes += 1
         self._deaths: Counter[str] = Counter()
+        self._losses: dict[str, float] = {}  # times of the last death on each node
         self._room = PrefetchBudget(self._flow.most_bytes, self._flow.unknown)
         self._limits = self._work.limits
         self._warnings: set[str] = set()
@@ -120,10 +124,15 @@ class PooledEpoch(Iterator[Any]):
         """Replace a dead worker and return the new one; None if the limit is reached."""
         # A worker that ended by itself before it was up is not replaced: the next would end too.
         doing = str(worker.busy_with().work)
-        self._deaths[doing] += 1
+        # The workers of a node that is lost count as one.
+        now, last = time.monotonic(), self._losses.get(worker.node, -math.inf)
+        if worker.node:
+            self._losses[worker.node] = now
+        self._deaths[doing] += not worker.node or now - last > _ONE_LOSS
         count, most = self._deaths.total(), self._flow.restarts
         if not worker.failed_to_start() and count <= most:
-            again = f"another one makes it again ({count} of max_restarts={most})"
+            again = "another one makes it again" if worker.jobs else "another one starts"
+            again = f"{again} ({count} of max_restarts={most})"
             warn(f"{death.message}: {again}", WorkerReplaced, death.origin)
             try:
                 fresh = self._pool.replace(worker)
@@ -142,7 +151,8 @@ class PooledEpoch(Iterator[Any]):
         elif count > 1:
             same = self._deaths[doing] - 1
             had = f"{same} of them had the same" if same else "none of them had the same"
-            add_to_death(death, f"{count - 1} workers were replaced in this epoch before, {had}")
+            before = f"{count - 1} workers were replaced in this epoch before, {had}"
+            add_to_death(death, f"{before} (max_restarts={most})")
         self._pool.is_broken = True
         return None
 

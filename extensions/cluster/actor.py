@@ -18,7 +18,12 @@ import ray
 from ...core.errors import NotPicklable
 from ...core.native_library import ABI, native_library
 from ...core.settings import CACHE, CACHE_BYTES, MAPPED_BYTES, NATIVE
-from ...reading_services.workers.script import ScriptUnpickler, adopt_settings
+from ...reading_services.workers.script import (
+    SERVER,
+    ScriptUnpickler,
+    UnguardedError,
+    adopt_settings,
+)
 from ...reading_services.workers.worker import Line, run_worker
 from .stream import StreamLine, connect
 
@@ -74,6 +79,7 @@ class Actor:
         channel, is_near = connect(reachable, key, {**facts, **facts_of_process(modules)})
         payload, settings = pickle.loads(channel.recv_bytes())
         environment = {**os.environ, **portable(settings.environment)}
+        os.environ[SERVER] = environment[SERVER] = ""  # so a script without a guard raises an error
         settings = replace(settings, environment=environment)
         run_worker(channel, [], payload, settings, _NearLine if is_near else _FarLine)
 
@@ -89,7 +95,12 @@ class NodeUnpickler(ScriptUnpickler):
             do = "Move it to a module that all nodes have, put the script on a disk that they "
             do += "share, or give local_workers=num_workers."
             raise NotPicklable(f"{msg}{platform.node()} has no {path}", do=do)
-        thing = super().find_class(module, name)
+        try:
+            thing = super().find_class(module, name)
+        except UnguardedError:
+            msg = "workers import the script, which began the loop again"
+            do = 'Put the code that iterates under if __name__ == "__main__":.'
+            raise NotPicklable(msg, do=do) from None
         return _adopt_settings if thing is adopt_settings else thing
 
 

@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import statistics
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -133,15 +134,16 @@ class ActorWorker(Worker):
 
     def open(self, data: Any) -> tuple[Any, int]:
         """Return a batch that this worker made, and its size in bytes."""
-        if not isinstance(data, int):
-            return super().open(data)
-        header, parts = self.batches.pop(data)
-        arrival = StreamArrival(parts)
-        batch = unpack(header, arrival)
+        if isinstance(data, int):
+            header, parts = self.batches.pop(data)
+            arrival = StreamArrival(parts)
+            batch, size = unpack(header, arrival), len(header) + arrival.bytes
+        else:
+            batch, size = super().open(data)
         for failure in getattr(batch, "failures", ()):
             if failure.error == VolumeNotFound.__name__ and (file := _missing(failure.message)):
                 raise self.without(file)
-        return batch, len(header) + arrival.bytes
+        return batch, size
 
     def without(self, file: str) -> VolumeNotFound:
         """Return the error about a file of this node that its node lacks."""
@@ -222,7 +224,8 @@ class RayPool(WorkerPool):
         self._receiving: deque[float] = deque(maxlen=_RECENT)
         self._has_warned = False
         self._facts = facts_of_process(imports)
-        self._script = script_of_this_process()
+        script = script_of_this_process()
+        self._script: dict[str, Any] = {**script, "sys_argv": sys.argv} if script else {}
         self._home = ray.get_runtime_context().get_node_id()
         self._actor_class: Any = ray.remote(Actor)
         most = (ahead + 1) * count
@@ -479,6 +482,9 @@ class RayPool(WorkerPool):
         fresh = self._start_actor(worker.slots)
         self._starting.append(fresh)
         return fresh
+
+    def _may_leave(self, worker: Worker) -> bool:
+        return isinstance(worker, ActorWorker)
 
     def _remove(self, worker: Worker) -> None:
         super()._remove(worker)

@@ -178,8 +178,8 @@ class StreamArrival:
 class Relay:
     """Passes messages between a pool and a worker on another node, in a thread of the trainer.
 
-    The pool gets a number for each batch, by which it finds the batch in ``batches``: messages are
-    small, so that neither side waits for the other to read.
+    The pool gets a number for each batch, and finds the batch in ``batches``. So messages are
+    small, and neither side waits for the other to read.
     """
 
     pool: Connection
@@ -197,12 +197,13 @@ class Relay:
                     for ready in connection.wait([self.pool, self.stream]):
                         self._to_worker() if ready is self.pool else self._to_pool()
         finally:
+            shut(self.pool)
             self.stream.close()
             self.pool.close()
 
     def _to_worker(self) -> None:
         data = self.pool.recv_bytes()
-        if data == STOP or pickle.loads(data).job:  # others tell of slots, of which it has none
+        if data == STOP or pickle.loads(data).job:  # others only free slots, and it has none
             self.stream.send_bytes(data)
 
     def _to_pool(self) -> None:

@@ -299,11 +299,14 @@ class WorkerPool:
         staff = [worker for worker in self._every() if worker not in self._leaving]
         for _ in range(len(staff), count):
             self._add()
-        staff.sort(key=lambda worker: (worker.is_up, len(worker.jobs)))
-        for worker in staff[: max(0, len(staff) - count)]:
+        first = sorted(filter(self._may_leave, staff), key=lambda w: (w.is_up, len(w.jobs)))
+        for worker in first[: max(0, len(staff) - count)]:
             self._remove(worker)
             self._leaving.append(worker)
         self._end_leaving()
+
+    def _may_leave(self, worker: Worker) -> bool:
+        return True
 
     def _end_leaving(self) -> None:
         """End the workers that leave and have no jobs any more."""

@@ -337,7 +337,7 @@ def _end_if_unguarded() -> None:
     if not getattr(this, "_inheriting", False):
         return
     if SERVER in os.environ:
-        raise _UnguardedError  # each worker raises it again and reports it
+        raise UnguardedError  # each worker raises it again and reports it
     if this.name.startswith(WORKER_NAME):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -363,7 +363,7 @@ _code_of_server: set[str] = set()  # modules that the fork server of this proces
 _versions: dict[str, tuple[Any, ...]] = {}  # versions of modules as workers first imported them
 
 
-class _UnguardedError(BaseException):
+class UnguardedError(BaseException):
     """The script starts its loop when it is imported."""
 
 

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import nibabel
@@ -128,6 +130,90 @@ def test_actors_that_waited_work_once_a_node_has_room(cluster):
         finally:
             loader.shutdown()
             cluster.remove_node(node)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.filterwarnings("ignore::voxpipe.core.errors.WorkerReplaced")
+def test_the_workers_of_a_lost_node_count_as_one_death():
+    """So ``max_restarts`` does not depend on the number of actors of a node."""
+    service = vp.RayReadingService(4, local_workers=0, max_restarts=1)
+    with vp.DataLoader2(chain(), None, service, seed=7) as loader:
+        batches = []
+        for number, batch in enumerate(loader):
+            batches.append(batch)
+            if number == 3:
+                workers = loader.reading_service._pool.workers
+                for worker in [w for w in workers if w.node == workers[0].node]:
+                    os.kill(worker.process.pid, signal.SIGKILL)
+        assert contents(batches) == expected()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_file_that_one_node_lacks_is_no_bad_case(tmp_path):
+    """``OnError("skip")`` leaves out the same cases wherever batches are made."""
+    file = tmp_path / "a.nii"
+    file.touch()
+    pipe = chain().map(Elsewhere(str(file)))
+    service = vp.RayReadingService(1, local_workers=0)
+    with (
+        vp.DataLoader2(pipe, vp.OnError("skip"), service, seed=7) as loader,
+        pytest.raises(VolumeNotFound, match="which this node has"),
+    ):
+        list(loader)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_job_that_cannot_travel_spoils_no_later_pass():
+    """The next pass has all of its batches."""
+    lock = threading.Lock()
+    cases = [{"case": f"case{n}", "image": np.full((8, 9, 10), n, np.int16)} for n in range(12)]
+    cases[5]["note"] = lock
+    service = vp.RayReadingService(2, local_workers=0)
+    with vp.DataLoader2(chain(cases), None, service, seed=7) as loader:
+        with pytest.raises(NotPicklable, match="cannot travel"):
+            list(loader)
+        del cases[5]["note"]
+        assert len(list(loader)) == 24
+
+
+TWO_LOADERS = """
+from pathlib import Path
+import numpy as np
+import ray
+import voxpipe as vp
+
+def chain():
+    cases = [{"case": f"case{n}", "image": np.full((8, 9, 10), n, np.int16)} for n in range(6)]
+    patches = vp.from_cases(cases).shuffle().open_volume().lazy_patch(4, samples_per_volume=4)
+    return patches.augment(rotate=15).batch_patches(2)
+
+if __name__ == "__main__":
+    service = vp.RayReadingService(1, local_workers=0)
+    one, two = (vp.DataLoader2(chain(), None, service, seed=7) for _ in range(2))
+    with two:
+        with one:
+            count = len(list(one))
+            it = iter(two)
+            next(it)
+        folder = Path(ray._private.worker._global_node.get_temp_dir_path())
+        print(count, ray.is_initialized(), 1 + len(list(it)))
+    print(ray.is_initialized(), folder.exists())
+"""
+
+
+@pytest.mark.slow
+def test_the_last_of_two_loaders_ends_the_ray_that_they_share(tmp_path):
+    """A Ray that we start leaves neither processes nor files."""
+    script = tmp_path / "two.py"
+    script.write_text(TWO_LOADERS)
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("RAY_")}
+    run = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, env=environment, timeout=200
+    )
+    assert run.stdout == "12 True 12\nFalse False\n", run.stderr
 
 
 def test_without_ray_one_sentence_says_what_to_install(monkeypatch):
