@@ -48,7 +48,7 @@ _NO_ROOM = (
     'resources={"num_cpus": 0.5}, fewer num_workers, or more local_workers.'
 )
 # Seconds after which actors that are not up are worth a warning.
-_LONG = 20.0
+_LONG = 60.0
 # The last line of a traceback.
 _PYTHON_ERROR = re.compile(r"^\s*([\w.]*(?:Error|Exception): .*)$", re.MULTILINE)
 _NO_FILE = re.compile(r"there is no (?:file or folder|file|folder) (.+)\.$")
@@ -368,8 +368,8 @@ class RayPool(WorkerPool):
         if long and not self._has_warned:
             self._has_warned = True
             others = "the others make their batches" if self.workers else "no other is up"
-            waiting = f"{len(long)} of {len(self._every())} workers wait for a node"
-            warn(f"{waiting} that has room, and {others}. {_NO_ROOM}", IdleWorkers)
+            waiting = f"{len(long)} of {len(self._every())} workers have not started"
+            warn(f"{waiting} for {_LONG:g} s, and {others}. {_NO_ROOM}", IdleWorkers)
 
     def is_up(self) -> bool:
         """Whether a worker is up, and all processes on this node are."""

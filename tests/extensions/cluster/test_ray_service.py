@@ -24,6 +24,7 @@ from voxpipe.testing import PoolContract
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own files
+    pytest.mark.filterwarnings("ignore::voxpipe.core.errors.IdleWorkers"),  # on a busy machine
 ]
 
 
