@@ -28,8 +28,8 @@ from ...reading_services.workers.worker import Line, run_worker
 from .stream import StreamLine, connect
 
 _utilities: Any = ray.util  # its functions have no types
+_LEAVE_SECONDS = 2.0  # Then an actor ends itself.
 # Settings that describe a node: its disks, its memory and its processor.
-_LEAVE_SECONDS = 2.0
 _OF_NODE = {CACHE, CACHE_BYTES, MAPPED_BYTES, NATIVE}
 
 

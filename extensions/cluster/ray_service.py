@@ -29,7 +29,7 @@ from ...reading_services.workers.script import script_of_this_process
 # The least that Ray takes: batches do not travel in its store.
 _STORE_BYTES = 80 * 1024**2
 _HOST_AND_PORT = re.compile(r"(?:ray://)?([^:/]+):(\d+)")
-_SECONDS = 10.0
+_SECONDS = 10.0  # for a connection to the cluster
 # Ray's sockets have paths of 107 bytes at most, of which it needs some seventy.
 _LONGEST = 20
 # Ray turns 127.0.0.1 into the host's address, and leaves this one as it is.
