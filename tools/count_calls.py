@@ -226,7 +226,7 @@ def count_batch(calls: Calls, *, first: bool) -> dict[str, set[str]]:
 
 
 def count_reads(calls: Calls, form: str) -> tuple[int, int]:
-    """Return the calls of a read of one volume that needs `FEW` chunks, and `MANY`."""
+    """Return the calls of a read of one volume that needs `FEW` chunks, and `MANY`: medians."""
     import zarr
 
     import voxpipe as vp
@@ -248,10 +248,13 @@ def count_reads(calls: Calls, form: str) -> tuple[int, int]:
             for _ in range(WARM):  # as in an epoch; by then files are known to be in memory
                 volume.prefetch(vp.Region((0, 0, 0), stop))
             volume.read(vp.Region((0, 0, 0), stop))
-            region = vp.Region((0, 0, 0), stop)
-            with calls.counting():
-                volume.read(region)
-                counts.append(calls.number)
+            found = []
+            for _ in range(REPEATS):  # one whose file left the page cache makes more calls
+                region = vp.Region((0, 0, 0), stop)
+                with calls.counting():
+                    volume.read(region)
+                    found.append(calls.number)
+            counts.append(sorted(found)[REPEATS // 2])
     few, many = counts
     return few, many
 
