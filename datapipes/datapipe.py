@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from itertools import chain, count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from torch.utils.data import IterDataPipe, MapDataPipe
 
@@ -264,7 +264,7 @@ class PipeBase:
         if parent is not None:
             self.parent = parent
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember where the pipe was written, before its own ``__init__`` runs."""
         refuse_too_many(cls.form_name or cls.__name__, cls.__init__, args)
         pipe = super().__new__(cls)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch.utils.data.datapipes.iter as _torch
 from torch.utils.data import IterDataPipe as IterDataPipe
-from torch.utils.data.datapipes.iter import *  # noqa: F403
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES as SHARDING_PRIORITIES
 
 from ..first_use import at_first_use
@@ -43,6 +42,8 @@ from .stitch import Stitch as Stitch
 from .values import *  # noqa: F403
 
 if TYPE_CHECKING:
-    from .chained_forms import *  # noqa: F403
+    from .chained_forms import *  # noqa: F403  (torch's pipes, too, with our forms)
+else:
+    from torch.utils.data.datapipes.iter import *  # noqa: F403
 _TORCH = (*_torch.__all__, "IterDataPipe", "SHARDING_PRIORITIES")
 __getattr__, __dir__ = at_first_use(globals(), {"iter": _TORCH}, points=extension_pipes())
