@@ -29,7 +29,7 @@ from .cases import from_manifest as from_manifest
 from .cases import list_cases as list_cases
 from .channels import Stack as Stack
 from .channels import Unstack as Unstack
-from .datapipe import extension_pipes
+from .forms import extension_pipes
 from .open_volume import OpenVolume as OpenVolume
 from .patch_sampler import PatchSampler as PatchSampler
 from .points_and_boxes import MoveBoxes as MoveBoxes

@@ -189,7 +189,7 @@ def pipes_of_ops() -> str:
 
 def extension_pipes() -> dict[str, Any]:
     """Return the entry points of :mod:`voxpipe.datapipes.iter`."""
-    points: dict[str, Any] = import_module("voxpipe.datapipes.datapipe").extension_pipes()
+    points: dict[str, Any] = import_module("voxpipe.datapipes.forms").extension_pipes()
     return points
 
 
@@ -206,29 +206,6 @@ def forms() -> dict[str, type]:
     made = {name: getattr(f, "args", (object,))[0] for name, f in IterDataPipe.functions.items()}
     ours = {name: kind for name, kind in made.items() if kind.__module__.startswith("voxpipe.")}
     return dict(sorted(ours.items()))
-
-
-def maker_of(kind: type) -> Any:
-    """Return the function whose arguments are those of the form."""
-    from voxpipe.datapipes import DataPipe
-
-    for each in kind.__mro__:
-        made_anew = "__new__" in vars(each) and not issubclass(DataPipe, each)
-        if made_anew and not _passes_on(each.__new__):
-            return each.__new__
-        if "__init__" in vars(each):
-            return each.__init__
-    raise AssertionError(kind)
-
-
-def _passes_on(maker: Any) -> bool:
-    """Whether a function takes anything, and leaves it to another to say what."""
-    signature = inspect.signature(maker)
-    kinds = {one.kind for one in list(signature.parameters.values())[1:]}
-    return signature.return_annotation != "NoReturn" and kinds == {
-        inspect.Parameter.VAR_POSITIONAL,
-        inspect.Parameter.VAR_KEYWORD,
-    }
 
 
 def annotation_text(annotation: Any, module: str, imports: Imports) -> str:
@@ -350,7 +327,7 @@ def method(name: str, kind: type, imports: Imports) -> str:
         signature, module = made_by_form, vars(kind)["op_class"].__module__
         returned = kind.__mro__[1]
     else:
-        maker = maker_of(kind)
+        maker = import_module("voxpipe.datapipes.forms").maker_of(kind)
         signature, module = inspect.signature(maker), maker.__module__
         # ``__init__(self, parent, ...)``, and ``__new__(cls, parent, ...)``.
         signature = signature.replace(parameters=list(signature.parameters.values())[1:])
