@@ -174,7 +174,7 @@ def exports(what: str, homes: Mapping[str, Iterable[str]]) -> str:
     return "\n".join([header, "", *lines, "", f"__all__: list[str] = {names}", ""])
 
 
-def pipes_of_ops() -> str:
+def pipes_of_ops(imports: Imports) -> str:
     """Return the classes that no file writes out, and the list of them."""
     names, classes = [], []
     for kind in sorted(forms().values(), key=lambda kind: kind.__name__):
@@ -182,7 +182,7 @@ def pipes_of_ops() -> str:
         if "op_class" in vars(kind) and f"class {kind.__name__}(" not in source:
             names.append(kind.__name__)
             classes.append(f"class {kind.__name__}({kind.__mro__[1].__name__}): ...\n")
-    of_torch = pipes_of_torch()
+    of_torch = pipes_of_torch(imports)
     names += [*of_torch, *extension_pipes()]
     return "".join([*classes, *of_torch.values()]) + f"\n__all__ = {names}\n"
 
@@ -403,16 +403,28 @@ def methods_of_torch(imports: Imports) -> list[str]:
     return texts
 
 
-def pipes_of_torch() -> dict[str, str]:
+def pipes_of_torch(imports: Imports) -> dict[str, str]:
     """Return by name the classes of torch's pipes, with all chained forms."""
     module = import_module(_OF_TORCH)
     texts = {}
     for name in module.__all__:
         kind = getattr(module, name)
         generic = "[Any]" if getattr(kind, "__parameters__", ()) else ""
-        if name != "IterDataPipe":
-            texts[name] = f"class {name}(ChainedForms, {_OF_TORCH}.{name}{generic}): ...\n"
+        head = f"class {name}(ChainedForms, {_OF_TORCH}.{name}{generic}):"
+        # torch writes no type of their results, and strict checkers refuse a call of them.
+        setters = [one for one in vars(kind) if one.startswith("set_")]
+        body = "".join(_setter(getattr(kind, one), imports) for one in setters)
+        texts[name] = f"{head}\n{body}" if body else f"{head} ...\n"
     return texts
+
+
+def _setter(function: Any, imports: Imports) -> str:
+    """Return a method that changes a pipe of torch and returns it."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())[1:]
+    own = signature.replace(parameters=parameters)
+    text = arguments(function.__name__, own, function.__module__, imports)
+    return f"{INDENT}def {function.__name__}({text}) -> {imports.add('typing', 'Self')}: ...\n"
 
 
 def stub() -> str:
@@ -431,7 +443,8 @@ def stub() -> str:
         f"{INDENT}def __iter__(self) -> Iterator[Any]:\n"
         f'{INDENT}{INDENT}"""Yield the items."""\n\n'
     )
-    return f"{HEADER}{imports.text()}\n\n{own}" + "\n".join([*methods, pipes_of_ops()])
+    body = "\n".join([*methods, pipes_of_ops(imports)])
+    return f"{HEADER}{imports.text()}\n\n{own}{body}"
 
 
 def stubs_of_paths() -> dict[Path, str]:
