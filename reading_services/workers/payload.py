@@ -213,7 +213,7 @@ def _values_of(
     values: dict[tuple[str, ...], bytes] = {}
     modules: set[str] = set()
     waiting: list[tuple[tuple[str, ...], Any]] = []
-    sends_values = by_value.is_available() and _is_session()
+    sends_values = _is_session() and by_value.is_available()
     for thing in held_objects(pipes, others=(hooks.init, hooks.reset)):
         if getattr(thing, "__module__", None) == _MAIN and sends_values:
             continue  # it travels with its globals and attributes
@@ -279,7 +279,8 @@ def _is_of_user(name: Any) -> bool:
 
 def _is_session() -> bool:
     """Whether this process runs no script: a notebook, an interactive session, ``python -c``."""
-    return not script_of_this_process()
+    file = getattr(sys.modules[_MAIN], "__file__", None) or "<"
+    return str(file).startswith("<") and not script_of_this_process()
 
 
 def _pickle(thing: Any, script: Mapping[str, str] | None) -> Any:
@@ -341,7 +342,7 @@ def _refuse_absent(whole: _Pickler, parts: Sequence[_Part], script: Mapping[str,
 def pickle_job(job: Any) -> bytes:
     """Return one job, pickled."""
     try:
-        if _is_session() and by_value.is_available():
+        if _is_session():
             data: bytes = _pickle(job, {}).data
             return data
         return pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
