@@ -117,7 +117,7 @@ class Volume:
     ) -> None:
         if kind is None:
             kind = "label" if says_label(source) else "intensity"
-        self.kind = as_choice("kind", kind, KINDS)
+        self.kind = kind if kind in KINDS else as_choice("kind", kind, KINDS)
         override = None if affine is None else given_affine(as_array(affine), "this volume")
         if isinstance(reader, str):  # manifests hold it
             reader_kwargs["reader"], reader = reader, None
