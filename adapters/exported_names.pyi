@@ -1,6 +1,6 @@
 """The names of extensions in voxpipe.adapters, written by tools/write_chained_forms.py."""
 
-from ..extensions.torchdata.adapters import CacheTimeout, Shuffle
-from ..extensions.torchdata.runtime import Runtime
+from ..extensions.torchdata.adapters import CacheTimeout as CacheTimeout, Shuffle as Shuffle
+from ..extensions.torchdata.runtime import Runtime as Runtime
 
 __all__: list[str] = ['CacheTimeout', 'Runtime', 'Shuffle']

@@ -13,8 +13,8 @@ from . import utils as utils
 from .cost import explain as explain
 from .datapipe import DataPipe as DataPipe
 from .datapipe import PerItem as PerItem
-from .datapipe import chained_form as chained_form
-from .datapipe import register_extensions as _register_extensions
+from .forms import chained_form as chained_form
+from .forms import register_extensions as _register_extensions
 from .op_pipe import lazy as lazy
 from .shuffle_plans import ShuffleReport as ShuffleReport
 from .shuffle_plans import ShuffleSpec as ShuffleSpec

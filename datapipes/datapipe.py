@@ -8,11 +8,9 @@ import gc
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.metadata import EntryPoint
 from itertools import chain, count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from torch.utils.data import IterDataPipe, MapDataPipe
 
@@ -21,105 +19,15 @@ from ..core import CallSite, Sample, errors
 from ..core.call_site import CREDENTIALS, call_text, caller
 from ..core.context import ContextKey, holding
 from ..core.errors import add_location
-from ..core.redact import has_secrets, public_value
+from ..core.redact import public_value
 from ..core.sample import case_of
-from ..core.suggest import FOREIGN_ARGUMENTS, RECIPES, closest
-from ..first_use import extensions, leave_out_name, names_at
 from ..graph import Pipe, Traits, chain_code, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
 from ..graph.walk import branch_mark, stream_names
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
-
-C = TypeVar("C", bound=type)
-_SHORTEST = 4  # letters of a name that is looked for inside another: ``crop``, but not ``zip``
-_MOST = 3  # names that are proposed
-
-
-def chained_form(name: str, to: type | None = None, *, if_free: bool = False) -> Callable[[C], C]:
-    """Register the decorated class as the chained form ``name`` on every torch datapipe.
-
-    With ``if_free`` a name stays with a package that has it, as torchdata.
-    """
-    # The first import keeps the name: torch refuses to register it twice.
-
-    def register(cls: C) -> C:
-        cls.form_name = name  # type: ignore[attr-defined]
-        own = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
-        table: Any = to or own
-        earlier = table.functions.get(name)
-        if isinstance(earlier, FirstUse):
-            is_own = earlier.place == f"{cls.__module__}:{cls.__name__}"
-            if not (is_own or if_free):  # another package was first
-                return cls
-            del table.functions[name]  # loading the class puts it into the table
-        if not (if_free and name in table.functions):
-            table.register_datapipe_as_function(name, cls)
-        return cls
-
-    return register
-
-
-class FirstUse:
-    """A chained form whose class is loaded when it is called, or when its docstring is read."""
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-
-    @property
-    def pipe(self) -> Any:
-        """The class; loading it puts it into torch's table in the place of this."""
-        module, _, name = self.place.partition(":")
-        return getattr(import_module(module), name)
-
-    @property
-    def __doc__(self) -> Any:  # type: ignore[override]
-        return self.pipe.__doc__
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the pipe."""
-        return self.pipe(*args, **kwargs)
-
-
-def register_extensions() -> None:
-    """Enter the chained forms of installed packages into torch's tables; keep the forms in them.
-
-    An entry point ``voxpipe.forms`` maps the name of a form to the place of its class. Forms of
-    map-style pipes have the prefix ``map.``.
-    """
-    for name, point in extensions("forms").items():
-        table: Any = MapDataPipe if name.startswith("map.") else IterDataPipe
-        first = table.functions.setdefault(name.removeprefix("map."), FirstUse(point.value))
-        if isinstance(first, functools.partial):  # torch's table has the class as its argument
-            leave_out_name(point, first.args[0].__module__.partition(".")[0])
-
-
-def extension_pipes() -> dict[str, EntryPoint]:
-    """Return the entry points of :mod:`voxpipe.datapipes.iter` by the names that it offers."""
-    forms = {p.attr: p for name, p in extensions("forms").items() if not name.startswith("map.")}
-    return forms | names_at("datapipes.iter")
-
-
-class UnknownForm(AttributeError):
-    """No pipe has this chained form. The text is made when it is read: many callers only probe."""
-
-    def __init__(self, pipe: str, form: str) -> None:
-        super().__init__(pipe, form)
-
-    def __str__(self) -> str:
-        pipe, form = self.args
-        names, spelt = sorted(IterDataPipe.functions), form.lower()
-        if form in RECIPES:
-            hint = f"it is a function, vp.recipes.{form}(...), which takes or makes a chain"
-            return f"{pipe} has no chained form {form!r}: {hint}"
-        near = [one for one in FOREIGN_ARGUMENTS.get(spelt, ()) if one in names]
-        near += closest(spelt, names, 0.75, _MOST)
-        # Other libraries say more in a name: gaussian_noise, rand_affine, RandFlipd.
-        inside = [name for name in names if len(name) >= _SHORTEST and name in spelt]
-        guesses = list(dict.fromkeys([*near, *sorted(inside, key=len, reverse=True)]))[:_MOST]
-        hint = f"; did you mean {' or '.join(map(repr, guesses))}?" if guesses else ""
-        return f"{pipe} has no chained form {form!r}{hint}"
-
+from .forms import ChainedForm, UnknownForm, names_to_show
+from .forms import chained_form as chained_form
 
 # A pipe's length needs those of its parents, and merging branches share parents: with plain ``len``
 # the time doubles with every diamond. So lengths are remembered.
@@ -264,7 +172,7 @@ class PipeBase:
         if parent is not None:
             self.parent = parent
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember where the pipe was written, before its own ``__init__`` runs."""
         refuse_too_many(cls.form_name or cls.__name__, cls.__init__, args)
         pipe = super().__new__(cls)
@@ -363,13 +271,15 @@ class DataPipe(PipeBase, _Pipe):
     if not TYPE_CHECKING:  # a checker would believe that a pipe has every attribute
 
         def __getattr__(self, name: str) -> Any:
-            if name.startswith("_") or name in IterDataPipe.functions:
+            if name.startswith("_"):
                 return super().__getattr__(name)
+            if name in IterDataPipe.functions:
+                return ChainedForm(self, name)
             raise UnknownForm(repr(self), name)
 
     def __dir__(self) -> list[str]:
-        """List the names of attributes but those that hold credentials, which torch would print."""
-        return [name for name in super().__dir__() if not has_secrets(vars(self).get(name))]
+        """List the chained forms, and the methods that users call."""
+        return names_to_show(type(self))
 
     def explain(self) -> str:
         """Return the chain up to here as text, with the cost of one patch."""

@@ -16,6 +16,7 @@ from ..core.errors import SampleError
 from ..graph import Traits, is_pipe, register_traits, walk
 from ..spatial import LazyPatch
 from .datapipe import DataPipe
+from .forms import Form
 
 # The chained forms of torch's that warn of a function that cannot be pickled.
 _WARN = ("map", "filter", "collate")
@@ -73,8 +74,8 @@ for name, function in list(IterDataPipe.functions.items()):
     kind: Any = getattr(function, "args", (object,))[0]
     is_known = getattr(function, "func", None) is _make_at
     if kind.__module__.startswith("torch.utils.data.datapipes.iter.") and not is_known:
-        maker = functools.partial(_make_at, kind, name, function)
-        IterDataPipe.register_function(name, functools.update_wrapper(maker, function))
+        maker = Form.of(name, functools.partial(_make_at, kind, name, function))
+        IterDataPipe.register_function(name, maker)
 
 
 def refuse(patches: Sequence[Any], *, collate_fn_map: Any = None) -> NoReturn:

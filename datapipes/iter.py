@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch.utils.data.datapipes.iter as _torch
 from torch.utils.data import IterDataPipe as IterDataPipe
-from torch.utils.data.datapipes.iter import *  # noqa: F403
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES as SHARDING_PRIORITIES
 
 from ..first_use import at_first_use
@@ -30,7 +29,7 @@ from .cases import from_manifest as from_manifest
 from .cases import list_cases as list_cases
 from .channels import Stack as Stack
 from .channels import Unstack as Unstack
-from .datapipe import extension_pipes
+from .forms import extension_pipes
 from .open_volume import OpenVolume as OpenVolume
 from .patch_sampler import PatchSampler as PatchSampler
 from .points_and_boxes import MoveBoxes as MoveBoxes
@@ -43,6 +42,8 @@ from .stitch import Stitch as Stitch
 from .values import *  # noqa: F403
 
 if TYPE_CHECKING:
-    from .chained_forms import *  # noqa: F403
+    from .chained_forms import *  # noqa: F403  (torch's pipes, too, with our forms)
+else:
+    from torch.utils.data.datapipes.iter import *  # noqa: F403
 _TORCH = (*_torch.__all__, "IterDataPipe", "SHARDING_PRIORITIES")
 __getattr__, __dir__ = at_first_use(globals(), {"iter": _TORCH}, points=extension_pipes())

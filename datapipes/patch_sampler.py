@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,7 +179,7 @@ class PatchSampler(DataPipe):
         """Whether places are drawn; those of a grid are the same in every epoch."""
         return self.sampling != "grid"
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse unknown arguments in the words of other libraries too."""
         names = [*inspect.signature(cls.__init__).parameters][3:]
         refuse_unknown_arguments(cls.form_name, kwargs, ["size", *names])

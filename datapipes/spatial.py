@@ -308,11 +308,14 @@ class FusedSpatial(PerItem):
     def __init__(self, first: SpatialPipe | FusedSpatial, second: SpatialPipe) -> None:
         # Members travel without their parents: those are upstream of this pipe already.
         super().__init__(first.parent)
-        is_fused = isinstance(first, FusedSpatial)
+        if isinstance(first, FusedSpatial):
+            calls, samplings = first.calls, first.samplings
+        else:
+            calls, samplings = (first.describe(),), (first.sampling,)
         self.steps = PipeSteps((*first.steps, *second.steps))
         self.stream_names = (*first.stream_names, *second.stream_names)
-        self.calls = (*(first.calls if is_fused else (first.describe(),)), second.describe())
-        self.samplings = (*(first.samplings if is_fused else (first.sampling,)), second.sampling)
+        self.calls = (*calls, second.describe())
+        self.samplings = (*samplings, second.sampling)
         self.lazy = first.lazy and second.lazy
         self.origin = second.origin
 

@@ -194,10 +194,12 @@ class MultiProcessingReadingService:
             work = replace(work, as_ready=self.order != "plan")
         count = self.num_workers
         if count:
-            # Forked workers are copies of this process, which has the script already.
-            script = None if self.start_method == "fork" else script_of_this_process()
-            payload_of(work, count, script)
+            payload_of(work, count, self._script())
         return replace(work, workers=count, threads=self._threads(count))
+
+    def _script(self) -> dict[str, str] | None:
+        """Return the script that workers import; None for forked ones, which are copies."""
+        return None if self.start_method == "fork" else script_of_this_process()
 
     def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
         """Start one pass over the batches that ``cursor`` does not hold."""
@@ -252,7 +254,7 @@ class MultiProcessingReadingService:
 
     def _pool_for(self, work: Work) -> WorkerPool:
         count = self.shares(work) or work.workers
-        payload = payload_of(work, count)
+        payload = payload_of(work, count, self._script())
         # worker_init_fn runs once in a process: a changed graph needs new processes.
         prepares = isinstance(work, ReplicatedWork) and work.hooks.init is not None
         if self._pool is not None and not self._pool.is_well(payload.data if prepares else None):

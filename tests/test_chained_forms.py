@@ -108,8 +108,8 @@ def test_every_form_has_its_arguments():
 
     for name in ("cycle", "prefetch", "lazy_patch", "rotate", "noise", "unzip", "to_map_datapipe"):
         assert methods.count(f"def {name}(self") == 1
-    assert "def prefetch(self, buffer_size: int = ..., *, buffer_bytes: int = ...)" in methods
-    assert "def zip_longest(self, *datapipes: Pipe, fill_value: Any = ...)" in methods
+    assert "def prefetch(self, buffer_size: int = 10, *, buffer_bytes: int = " in methods
+    assert "def zip_longest(self, *datapipes: Pipe, fill_value: Any = None)" in methods
     assert "-> list[Branch]" in methods
 
 

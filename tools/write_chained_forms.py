@@ -1,7 +1,8 @@
 """Write the stubs that tell editors and type checkers what is found out when voxpipe is imported.
 
 torch finds a chained form in a table when it is called: ``datapipes/chained_forms.pyi`` is a class
-with a method per form, and has the pipes that are made of ops. The files of ops list what they
+with a method per form, and has the pipes that are made of ops. Forms of torch return its pipes with
+our forms, as they have them at run time. The files of ops list what they
 offer: ``exported_ops.pyi`` of ``spatial`` and ``intensity`` has their names. A package that imports
 at first use has a table of names: ``exported_names.pyi`` has them as imports. Modules that exist
 only in the table ``voxpipe.names`` of ``setup.cfg``, such as ``voxpipe.dataloader2.graph``, have a
@@ -46,6 +47,7 @@ WIDER = {
 ACCEPTED = {
     "affine": {"matrix": "ArrayLike"},
     "elastic": {"spacing": "float | Sequence[float]"},
+    "pin_memory": {"device": "str | int | torch.device | None"},
     "pad": {"amount": "int | Sequence[int | tuple[int, int]] | None"},
     "random_crop": {
         "size": "int | Sequence[int | tuple[int, int]] | None",
@@ -165,12 +167,14 @@ def exported_names(package: str) -> str:
 def exports(what: str, homes: Mapping[str, Iterable[str]]) -> str:
     """Return the text of a stub that imports names by home and lists them."""
     names = sorted(name for home in homes.values() for name in home)
-    lines = [f"from {home} import {', '.join(sorted(homes[home]))}" for home in sorted(homes)]
+    # jedi does not read __all__: to it, only "name as name" makes a name of a stub public.
+    imports = {home: [f"{name} as {name}" for name in sorted(homes[home])] for home in homes}
+    lines = [f"from {home} import {', '.join(imports[home])}" for home in sorted(homes)]
     header = f'"""{what}, written by tools/write_chained_forms.py."""'
     return "\n".join([header, "", *lines, "", f"__all__: list[str] = {names}", ""])
 
 
-def pipes_of_ops() -> str:
+def pipes_of_ops(imports: Imports) -> str:
     """Return the classes that no file writes out, and the list of them."""
     names, classes = [], []
     for kind in sorted(forms().values(), key=lambda kind: kind.__name__):
@@ -178,12 +182,14 @@ def pipes_of_ops() -> str:
         if "op_class" in vars(kind) and f"class {kind.__name__}(" not in source:
             names.append(kind.__name__)
             classes.append(f"class {kind.__name__}({kind.__mro__[1].__name__}): ...\n")
-    return "".join(classes) + f"\n__all__ = {[*names, *extension_pipes()]}\n"
+    of_torch = pipes_of_torch(imports)
+    names += [*of_torch, *extension_pipes()]
+    return "".join([*classes, *of_torch.values()]) + f"\n__all__ = {names}\n"
 
 
 def extension_pipes() -> dict[str, Any]:
     """Return the entry points of :mod:`voxpipe.datapipes.iter`."""
-    points: dict[str, Any] = import_module("voxpipe.datapipes.datapipe").extension_pipes()
+    points: dict[str, Any] = import_module("voxpipe.datapipes.forms").extension_pipes()
     return points
 
 
@@ -200,29 +206,6 @@ def forms() -> dict[str, type]:
     made = {name: getattr(f, "args", (object,))[0] for name, f in IterDataPipe.functions.items()}
     ours = {name: kind for name, kind in made.items() if kind.__module__.startswith("voxpipe.")}
     return dict(sorted(ours.items()))
-
-
-def maker_of(kind: type) -> Any:
-    """Return the function whose arguments are those of the form."""
-    from voxpipe.datapipes import DataPipe
-
-    for each in kind.__mro__:
-        made_anew = "__new__" in vars(each) and not issubclass(DataPipe, each)
-        if made_anew and not _passes_on(each.__new__):
-            return each.__new__
-        if "__init__" in vars(each):
-            return each.__init__
-    raise AssertionError(kind)
-
-
-def _passes_on(maker: Any) -> bool:
-    """Whether a function takes anything, and leaves it to another to say what."""
-    signature = inspect.signature(maker)
-    kinds = {one.kind for one in list(signature.parameters.values())[1:]}
-    return signature.return_annotation != "NoReturn" and kinds == {
-        inspect.Parameter.VAR_POSITIONAL,
-        inspect.Parameter.VAR_KEYWORD,
-    }
 
 
 def annotation_text(annotation: Any, module: str, imports: Imports) -> str:
@@ -294,6 +277,25 @@ class _Names(ast.NodeTransformer):
         return f"{kind.__name__}[{inner}]" if parts else str(kind.__name__)
 
 
+def default_text(value: Any) -> str:
+    """Return a default as code; ``...`` if it is no plain value."""
+    is_plain = value is None or type(value) in (bool, int, float, str, tuple)
+    text = repr(value) if is_plain else "..."
+    try:
+        is_same = is_plain and ast.literal_eval(text) == value
+    except (ValueError, SyntaxError):
+        is_same = False
+    return text if is_same else "..."
+
+
+def docstring(text: str | None, indent: str) -> str:
+    """Return the lines of a docstring in a stub."""
+    clean = inspect.cleandoc(text or "").replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    lines = f'"""{clean}'.splitlines()
+    lines = [*lines, '"""'] if len(lines) > 1 else [f'{lines[0]}"""']
+    return "".join(f"{indent}{line}".rstrip() + "\n" for line in lines)
+
+
 def arguments(form: str, signature: inspect.Signature, module: str, imports: Imports) -> str:
     """Return the arguments of a form, without the parent."""
     kinds = inspect.Parameter
@@ -306,7 +308,9 @@ def arguments(form: str, signature: inspect.Signature, module: str, imports: Imp
             texts.append("*")
             starred = True
         mark = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        default = "" if parameter.default is kinds.empty else " = ..."
+        default = (
+            "" if parameter.default is kinds.empty else f" = {default_text(parameter.default)}"
+        )
         kind = annotation_text(parameter.annotation, module, imports)
         own = ACCEPTED.get(form, {}).get(parameter.name)
         if own or (kind == "Any" and not mark):
@@ -323,7 +327,7 @@ def method(name: str, kind: type, imports: Imports) -> str:
         signature, module = made_by_form, vars(kind)["op_class"].__module__
         returned = kind.__mro__[1]
     else:
-        maker = maker_of(kind)
+        maker = import_module("voxpipe.datapipes.forms").maker_of(kind)
         signature, module = inspect.signature(maker), maker.__module__
         # ``__init__(self, parent, ...)``, and ``__new__(cls, parent, ...)``.
         signature = signature.replace(parameters=list(signature.parameters.values())[1:])
@@ -336,8 +340,91 @@ def method(name: str, kind: type, imports: Imports) -> str:
         result = annotation_text(signature.return_annotation, module, imports)
     else:
         result = imports.add(returned.__module__, returned.__name__)
-    summary = (kind.__doc__ or "").strip().splitlines()[0].replace("\\", "\\\\")
-    return f'{INDENT}def {name}({text}) -> {result}:\n{INDENT}{INDENT}"""{summary}"""\n'
+    # A pipe that a function makes of others has all forms.
+    result = "ChainedForms" if result == "Any" else result
+    return f"{INDENT}def {name}({text}) -> {result}:\n{docstring(kind.__doc__, INDENT * 2)}"
+
+
+# torch's own chained forms. Its stub has their arguments, and only torch's forms for their results.
+
+_OF_TORCH = "torch.utils.data.datapipes.iter"
+_GENERIC = {"Callable": "Callable[..., Any]", "DataChunk": "DataChunk[Any]", "_T_co": "Any"}
+
+
+class _TypesOfTorch(ast.NodeTransformer):
+    """Completes types of torch's stub: parameters of generic types, and the pipe of a form."""
+
+    def __init__(self, result: str) -> None:
+        self._result = result
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        """Keep the parameters of a type, and complete these."""
+        node.slice = self.visit(node.slice)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Replace a name."""
+        name = self._result if node.id == "IterDataPipe" else _GENERIC.get(node.id, node.id)
+        return ast.Name(name)
+
+
+def class_of_torch(kind: type) -> str:
+    """Return the public name of a class of torch."""
+    module = import_module(_OF_TORCH)
+    return next(name for name in module.__all__ if getattr(module, name) is kind)
+
+
+def methods_of_torch(imports: Imports) -> list[str]:
+    """Return the methods for torch's own forms."""
+    from torch.utils.data import IterDataPipe
+
+    source = inspect.getsourcefile(sys.modules[IterDataPipe.__module__])
+    tree = ast.parse(Path(str(source)).with_suffix(".pyi").read_text("utf-8"))
+    own = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "IterDataPipe")
+    texts = []
+    for node in own.body:
+        function: Any = IterDataPipe.functions.get(getattr(node, "name", ""))
+        kind = getattr(function, "args", (object,))[0]
+        if not (isinstance(node, ast.FunctionDef) and kind.__module__.startswith(_OF_TORCH)):
+            continue
+        for one in ast.walk(node.args):
+            if isinstance(one, ast.arg) and one.arg != "self":
+                given = one.annotation or ast.Name("Any")
+                one.annotation = _TypesOfTorch("IterDataPipe[Any]").visit(given)
+        # The branches of a fork are pipes of a private class.
+        returned = class_of_torch(kind) if isinstance(node.returns, ast.Name) else "ChainedForms"
+        result = _TypesOfTorch(returned).visit(node.returns)
+        head = f"{INDENT}def {node.name}({ast.unparse(node.args)}) -> {ast.unparse(result)}:"
+        # A list of torch's pipes is no list of ours.
+        head += "\n" if isinstance(node.returns, ast.Name) else "  # type: ignore[override]\n"
+        texts.append(head + docstring(ast.get_docstring(node), INDENT * 2))
+    imports.add("torch.utils.data", "DataChunk")
+    imports.add("torch.utils.data", "default_collate")
+    return texts
+
+
+def pipes_of_torch(imports: Imports) -> dict[str, str]:
+    """Return by name the classes of torch's pipes, with all chained forms."""
+    module = import_module(_OF_TORCH)
+    texts = {}
+    for name in module.__all__:
+        kind = getattr(module, name)
+        generic = "[Any]" if getattr(kind, "__parameters__", ()) else ""
+        head = f"class {name}(ChainedForms, {_OF_TORCH}.{name}{generic}):"
+        # torch writes no type of their results, and strict checkers refuse a call of them.
+        setters = [one for one in vars(kind) if one.startswith("set_")]
+        body = "".join(_setter(getattr(kind, one), imports) for one in setters)
+        texts[name] = f"{head}\n{body}" if body else f"{head} ...\n"
+    return texts
+
+
+def _setter(function: Any, imports: Imports) -> str:
+    """Return a method that changes a pipe of torch and returns it."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())[1:]
+    own = signature.replace(parameters=parameters)
+    text = arguments(function.__name__, own, function.__module__, imports)
+    return f"{INDENT}def {function.__name__}({text}) -> {imports.add('typing', 'Self')}: ...\n"
 
 
 def stub() -> str:
@@ -345,14 +432,19 @@ def stub() -> str:
     imports = Imports()
     for name, point in extension_pipes().items():
         imports.add(point.module, name)
+    imports.add(_OF_TORCH, "")
     methods = [method(name, kind, imports) for name, kind in forms().items()]
+    methods += methods_of_torch(imports)
     own = (
         "class ChainedForms(IterDataPipe[Any]):\n"
         f'{INDENT}"""What can be chained on a pipe."""\n\n'
+        # torch's own returns Any for each name, and so hides misspelt ones.
+        f"{INDENT}__getattr__: None  # type: ignore[assignment,misc]\n\n"
         f"{INDENT}def __iter__(self) -> Iterator[Any]:\n"
         f'{INDENT}{INDENT}"""Yield the items."""\n\n'
     )
-    return f"{HEADER}{imports.text()}\n\n{own}" + "\n".join([*methods, pipes_of_ops()])
+    body = "\n".join([*methods, pipes_of_ops(imports)])
+    return f"{HEADER}{imports.text()}\n\n{own}{body}"
 
 
 def stubs_of_paths() -> dict[Path, str]:

@@ -24,7 +24,7 @@ from .axis_map import AxisMap
 from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource
 from .backend import Backend, as_array, check_inside, content_of, needed_of, read_counted
 from .chunks.chunked_array import NeededChunks
-from .header import Access, Header, Shape, Triple, affine_entries, affine_matrix, given_affine
+from .header import Header, Shape, Triple, affine_entries, affine_matrix, given_affine
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import OPENING, SESSION, OpenedVersion, Session, Source
 from .source import USUAL_OPTIONS, LocatedSource, Options
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..storage.read_ahead import Closable
+    from .header import Access  # not at run time: jedi cannot read a property of a Literal
 
 _USUAL_ARGUMENTS = tuple(vars(USUAL_OPTIONS).values())
 KINDS = ("intensity", "label")
@@ -116,15 +117,14 @@ class Volume:
     ) -> None:
         if kind is None:
             kind = "label" if says_label(source) else "intensity"
-        elif kind not in KINDS:
-            as_choice("kind", kind, KINDS)
+        self.kind = kind if kind in KINDS else as_choice("kind", kind, KINDS)
         override = None if affine is None else given_affine(as_array(affine), "this volume")
         if isinstance(reader, str):  # manifests hold it
             reader_kwargs["reader"], reader = reader, None
         arguments = (override, reader, dict(storage_options or {}), reader_kwargs, io, follow)
         is_usual = reader is None and arguments == _USUAL_ARGUMENTS
         options = USUAL_OPTIONS if is_usual else Options(*arguments)
-        self.kind, self._affine = kind, override
+        self._affine = override
 
         def part(item: Any) -> Volume:
             if isinstance(item, Volume):

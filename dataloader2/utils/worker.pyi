@@ -1,6 +1,6 @@
 """The names of voxpipe.dataloader2.utils.worker by table, written by tools/write_chained_forms.py."""
 
-from voxpipe.reading_services.replica import WorkerInfo
-from voxpipe.reading_services.torchdata_service import process_init_fn, process_reset_fn
+from voxpipe.reading_services.replica import WorkerInfo as WorkerInfo
+from voxpipe.reading_services.torchdata_service import process_init_fn as process_init_fn, process_reset_fn as process_reset_fn
 
 __all__: list[str] = ['WorkerInfo', 'process_init_fn', 'process_reset_fn']

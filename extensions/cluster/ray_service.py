@@ -131,7 +131,8 @@ class RayReadingService(MultiProcessingReadingService):
         """Return the payload of actors; variables of this process stay here."""
         from .actor import portable
 
-        return payload_of(work, self.num_workers, environment=portable(os.environ)).data
+        script, environment = script_of_this_process(), portable(os.environ)
+        return payload_of(work, self.num_workers, script, environment).data
 
     def _make_pool(
         self, work: Work, payload: Payload, count: int, ahead: int, imports: Sequence[str]

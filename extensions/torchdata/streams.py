@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
@@ -170,7 +170,7 @@ class StoragePipe(SameLength):
 
     plain_arguments: ClassVar[frozenset[str]] = frozenset()  # keywords that hold no credentials
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember where the pipe was written, without options and queries of URLs."""
         plain = {key: value for key, value in kwargs.items() if key in cls.plain_arguments}
         if len(plain) < len(kwargs):

@@ -30,7 +30,8 @@ from ...storage.content import PLAIN
 from ...volumes import custom_backends, custom_decoders
 from ..replica import Hooks, Replica
 from ..work import PlannedWork, Work
-from .script import Adopts, adopt_values, settings_of_process
+from . import by_value
+from .script import Adopts, adopt_values, script_of_this_process, settings_of_process
 
 # Names of a script that exist only in the process that was started with it.
 #
@@ -94,13 +95,18 @@ MOVE = (
     "Move it to the top level of a module that you import, or use "
     "ThreadReadingService(num_threads), to which nothing travels, or num_workers=0."
 )
+_INSTALL = 'pip install "voxpipe[notebook]" (cloudpickle), with which it travels by value.'
+_OPEN_INSIDE = (
+    "Open or construct it in the function, when it is called, or use "
+    "ThreadReadingService(num_threads), to which nothing travels, or num_workers=0."
+)
 # Fixes where there is no file to import, the lasting one first.
 _TYPED_HINT = (
     "Move it to the top level of a module that you import (in a notebook begin its cell with "
     "%%writefile functions.py, and write `from functions import {name}` in the next); or give "
     'MultiProcessingReadingService(..., multiprocessing_context="fork"), on Linux and before CUDA '
     "is in use; or use ThreadReadingService(num_threads), to which nothing travels, or "
-    "num_workers=0."
+    f"num_workers=0. Or {_INSTALL}"
 )
 _GUARD_HINT = (
     'is defined under if __name__ == "__main__":, which runs in no worker',
@@ -207,7 +213,10 @@ def _values_of(
     values: dict[tuple[str, ...], bytes] = {}
     modules: set[str] = set()
     waiting: list[tuple[tuple[str, ...], Any]] = []
+    sends_values = _is_session() and by_value.is_available()
     for thing in held_objects(pipes, others=(hooks.init, hooks.reset)):
+        if getattr(thing, "__module__", None) == _MAIN and sends_values:
+            continue  # it travels with its globals and attributes
         if isinstance(thing, types.FunctionType):
             if _is_of_user(thing.__module__):
                 modules.update(filter(_imported_for_all, modules_in(thing)))
@@ -268,24 +277,56 @@ def _is_of_user(name: Any) -> bool:
     return not (is_installed or is_python or top == __name__.partition(".")[0])
 
 
+def _is_session() -> bool:
+    """Whether this process runs no script: a notebook, an interactive session, ``python -c``."""
+    file = getattr(sys.modules[_MAIN], "__file__", None) or "<"
+    return str(file).startswith("<") and not script_of_this_process()
+
+
+def _pickle(thing: Any, script: Mapping[str, str] | None) -> Any:
+    """Return the pickler of ``thing``; by value where its functions are in no file."""
+    try:
+        whole = _Pickler(thing)
+    except Exception:  # the __reduce__ of a user's object may raise any error
+        if not (_is_session() and by_value.is_available()):
+            raise
+    else:
+        lacks = script is not None and any(why_not(one, script) for one in whole.own)
+        if not (lacks and _is_session() and by_value.is_available()):
+            return whole
+    return by_value.dump(thing)
+
+
 def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) -> Payload:
     """Return a pickle of ``thing``; raise ``NotPicklable`` with the part that cannot travel."""
     try:
-        whole = _Pickler(thing)
-    except Exception as error:  # the __reduce__ of a user's object may raise any error
+        whole = _pickle(thing, script)
+    except Exception as error:  # as in _pickle
+        do = MOVE
+        if _is_session():
+            do = _OPEN_INSIDE if by_value.is_available() else f"{MOVE} Or {_INSTALL}"
         for text, part, pipe in parts:
             try:
-                pickle.dumps(part)
+                _pickle(part, script)
             except Exception as cause:  # as above
-                refusal = NotPicklable(f"{text} cannot travel to a worker: {cause}", do=MOVE)
+                refusal = NotPicklable(f"{text} cannot travel to a worker: {cause}", do=do)
                 raise refusal.at(None if pipe is None else origin_of(pipe)) from error
-        raise NotPicklable(f"the graph cannot travel to a worker: {error}", do=MOVE) from error
-    reasons = ((item, why_not(item, script)) for item in whole.own) if script is not None else ()
+        raise NotPicklable(f"the graph cannot travel to a worker: {error}", do=do) from error
+    names, builtin = whole.modules & sys.modules.keys(), sys.stdlib_module_names
+    modules = frozenset(name for name in names if name.partition(".")[0] not in builtin)
+    if not isinstance(whole, _Pickler):
+        by_value.give_notice(whole.own)
+    elif script is not None:
+        _refuse_absent(whole, parts, script)
+    return Payload(whole.data, modules)
+
+
+def _refuse_absent(whole: _Pickler, parts: Sequence[_Part], script: Mapping[str, str]) -> None:
+    """Raise ``NotPicklable`` for the first object that workers cannot import from the script."""
+    reasons = ((item, why_not(item, script)) for item in whole.own)
     own, reason = next((pair for pair in reasons if pair[1] is not None), (None, None))
     if reason is None:
-        names, builtin = whole.modules & sys.modules.keys(), sys.stdlib_module_names
-        modules = frozenset(name for name in names if name.partition(".")[0] not in builtin)
-        return Payload(whole.data, modules)
+        return
     part_name = name = getattr(own, "__qualname__", shorten(own))
     at = None
     for text, part, pipe in parts:
@@ -301,6 +342,9 @@ def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) 
 def pickle_job(job: Any) -> bytes:
     """Return one job, pickled."""
     try:
+        if _is_session():
+            data: bytes = _pickle(job, {}).data
+            return data
         return pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # the __reduce__ of a user's object may raise any error
         cases = (job.cases() or job.place()) if isinstance(job, Job) else job

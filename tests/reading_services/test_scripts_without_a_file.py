@@ -1,4 +1,8 @@
-"""Functions of a session, a notebook cell or a pipe: refused at once where workers lack them."""
+"""Functions of a session, a notebook cell or a pipe: by value, or refused at once.
+
+cloudpickle sends them by value. Where it is not installed, as in most programs here, functions
+that workers cannot import are refused.
+"""
 
 import subprocess
 import sys
@@ -8,6 +12,7 @@ import pytest
 CHAIN = """
 import copy
 import sys
+sys.modules["cloudpickle"] = None
 import numpy as np
 import voxpipe as vp
 from voxpipe.datapipes import PerItem
@@ -91,6 +96,7 @@ def test_what_workers_cannot_import_is_refused_at_construction(told, name):
     if name != "<lambda>":  # which no process can be sent
         assert f"%%writefile functions.py, and write `from functions import {name}`" in last
         assert 'multiprocessing_context="fork"' in last
+    assert 'pip install "voxpipe[notebook]"' in last
     assert len(last.splitlines()) == 3
     assert said.count("Traceback") == 1 + (name == "<lambda>")
 
@@ -126,3 +132,98 @@ def test_functions_of_a_script_with_a_file_travel(tmp_path):
     )
 
     assert (ended.stdout, ended.stderr) == ("2\n", "")
+
+
+# By value: functions with globals, classes of pipes, lambdas, closures; classes of results.
+TYPED = (
+    CHAIN.replace('sys.modules["cloudpickle"] = None', "")
+    + """
+import warnings
+from dataclasses import dataclass
+SCALE, TABLE = 3, np.arange(5)
+
+@dataclass
+class Answer:
+    number: int
+
+def scaled(number):
+    return SCALE * number + int(TABLE.sum())
+
+def answer(batch):
+    return Answer(scaled(int(batch["image"].sum())))
+
+def adding(more):
+    def add(one):
+        return Answer(one.number + more)
+    return add
+
+def epochs(chain, method):
+    global SCALE
+    SCALE = 3
+    service = vp.MultiProcessingReadingService(2, method)
+    with vp.DataLoader2(chain, None, service) as loader:
+        first = [one.number for one in loader]
+        SCALE = 0
+        return [*first, *(one.number for one in loader)]
+
+whole = vp.from_cases([{"image": np.ones((4, 4, 4))}] * 2).open_volume().batch_patches(1)
+chain = Own(whole).map(answer).map(lambda one: one).map(adding(1))
+"""
+)
+NOTICE = "workers get copies of"
+
+
+def number(scale):
+    return scale * 64 + 10 + 1
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=() if m == "fork" else pytest.mark.slow) for m in
+               ("fork", "forkserver", "spawn")],
+)  # fmt: skip
+def test_functions_of_a_session_travel_by_value(tmp_path, method):
+    """With one notice in a process; each epoch has the present values of globals."""
+    pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
+    code = f"print(epochs(chain, {method!r}))\nprint(epochs(chain, {method!r}))\n"
+    command = [sys.executable, "-"]
+    ended = subprocess.run(
+        command, input=TYPED + code, capture_output=True, text=True, timeout=240, cwd=tmp_path
+    )
+    expected = [number(3)] * 2 + [number(0)] * 2
+
+    assert ended.stdout.splitlines() == [str(expected)] * 2, ended.stderr
+    assert ended.stderr.count(NOTICE) == 1
+    assert all(name in ended.stderr for name in ("Own", "answer"))
+    assert len(ended.stderr.splitlines()) <= 2
+
+
+CLOSURES = """
+import threading
+def with_lock(lock):
+    return lambda batch: lock and batch
+def with_file(file):
+    return lambda batch: file and batch
+made = [with_lock(threading.Lock()), with_file(open(sys.executable)), lambda batch: batch]
+for function in made:
+    try:
+        vp.DataLoader2(pipe.map(function), [], vp.MultiProcessingReadingService(2))
+    except vp.errors.VoxpipeError as error:
+        print(type(error).__name__, *str(error).splitlines(), sep="|")
+    else:
+        print("made")
+"""
+
+
+def test_closures_over_locks_and_files_are_refused(tmp_path):
+    """In one sentence, with the object and what to do; other closures are not."""
+    pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
+    ended = subprocess.run(
+        [sys.executable, "-"], input=TYPED + CLOSURES, capture_output=True, text=True, timeout=240
+    )
+    lock, file, last = ended.stdout.splitlines()
+
+    for said, name in ((lock, "_thread.lock"), (file, "_io.TextIOWrapper")):
+        assert said.startswith("NotPicklable|map(")
+        assert f"cannot travel to a worker: cannot pickle '{name}' object" in said
+        assert "Open or construct it in the function" in said
+    assert last == "made"
