@@ -32,7 +32,7 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
-.PHONY: test test-slow test-faults test-macos coverage lint types native sanitize aarch64 avx512
+.PHONY: test quick test-slow test-faults test-macos coverage lint types native sanitize aarch64 avx512
 .PHONY: wheel demo bench clean
 .DELETE_ON_ERROR:
 
@@ -42,15 +42,22 @@ unexport PYTHONDONTWRITEBYTECODE
 # By a variable: `make --dry-run` runs each line that names MAKE itself.
 CHECKS = $(MAKE) --no-print-directory --keep-going lint types
 
+QUICK = OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(STEP) -v "quick tests" $(RUN) -m pytest -q -m "not slow" \
+	-n $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
+
 # Lint and types are checked meanwhile, and report at the end; each of the three fails the whole.
 test: $(VENV)/installed-test
 	@$(RUN) tools/link_package.py
 	@mkdir -p build
 	@$(CHECKS) > build/checks.log 2>&1 & checks=$$!; \
 	trap "kill $$checks" INT TERM; \
-	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(STEP) -v "quick tests" $(RUN) -m pytest -q -m "not slow" \
-		-n $(PROCESSES) --dist loadfile $(PYTEST_ARGS); tests=$$?; \
+	$(QUICK); tests=$$?; \
 	wait $$checks; checks=$$?; cat build/checks.log; exit $$((tests | checks))
+
+# The quick tests alone: what a forge runs on each Python.
+quick: $(VENV)/installed-test
+	@$(RUN) tools/link_package.py
+	@$(QUICK)
 
 # Also the properties of the quick tests, with more examples. The demo's data come with its own extra.
 test-slow: $(VENV)/installed-test $(VENV)/installed-demo
@@ -156,6 +163,35 @@ bench: $(VENV)/installed-bench
 	$(RUN) benchmarks/transport.py
 	$(RUN) benchmarks/planning.py --repeats 5
 	$(RUN) benchmarks/overhead.py
+
+# The wheel and the sdist in dist/. Each is installed where there is neither a checkout nor git, with
+# the versions of a file, and runs tests of the unpacked sdist. All quick tests take twice as long as
+# make test: make wheel WHEEL_TESTS="tests/core tests/volumes" runs some. Oldest versions of what
+# voxpipe depends on: make wheel VERSIONS=constraints-min.txt; the newest: make wheel VERSIONS=.
+WHEEL := build/wheel
+WHEEL_RUN := $(CURDIR)/$(WHEEL)/env/bin/python
+WHEEL_PIP := $(WHEEL_RUN) -m pip install --quiet --disable-pip-version-check $(if $(VERSIONS),-c $(VERSIONS))
+WHEEL_TESTS ?= tests
+VERSIONS ?= constraints.txt
+# A folder without a repository above it: git would find this one.
+WHEEL_PYTEST = cd $(WHEEL)/sdist/voxpipe-* && GIT_CEILING_DIRECTORIES=$(CURDIR)/$(WHEEL) OMP_NUM_THREADS=1 \
+	VOXPIPE_TEST_NATIVE=1 $(WHEEL_RUN) -m pytest -q -m "not slow" -n $(PROCESSES) --dist loadfile \
+	$(PYTEST_ARGS) $(WHEEL_TESTS)
+
+wheel:
+	@rm -rf $(WHEEL) dist
+	@mkdir -p $(WHEEL)/sdist
+	@$(STEP) "environment to build in" sh -c '$(PYTHON) -m venv $(WHEEL)/tools && \
+		$(WHEEL)/tools/bin/python -m pip install --quiet build twine'
+	@$(STEP) "sdist, and wheel from it" $(WHEEL)/tools/bin/python -m build --outdir dist
+	@$(STEP) "metadata" $(WHEEL)/tools/bin/python -m twine check --strict dist/*
+	@tar -xzf dist/voxpipe-*.tar.gz -C $(WHEEL)/sdist
+	@$(STEP) "environment to test in" $(PYTHON) -m venv $(WHEEL)/env
+	@$(STEP) "install torch" $(WHEEL_PIP) torch
+	@$(STEP) "install the wheel" sh -c '$(WHEEL_PIP) "$$(ls dist/*.whl)[test]"'
+	@$(STEP) -v "tests of the wheel" sh -c '$(WHEEL_PYTEST)'
+	@$(STEP) "install the sdist" $(WHEEL_PIP) --force-reinstall --no-deps dist/voxpipe-*.tar.gz
+	@$(STEP) -v "tests of the sdist" sh -c '$(WHEEL_PYTEST)'
 
 clean:
 	rm -rf $(VENV) package/_native.* .typing .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
