@@ -64,6 +64,18 @@ test-slow: $(VENV)/installed-test $(VENV)/installed-demo
 	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 VOXPIPE_TEST_EXAMPLES=100 \
 		$(RUN) -m pytest -q -m "slow or hypothesis" $(PYTEST_ARGS)
 
+# The paths of macOS, on Linux: names of the standard library that macOS lacks are absent, in
+# processes of workers too. MACOS_TESTS names other tests.
+MACOS_TESTS ?= tests/reading_services/test_matrix.py tests/reading_services/test_service_contracts.py \
+	tests/reading_services/test_without_torch.py tests/volumes/test_array_store.py \
+	tests/volumes/test_local_io.py tests/volumes/test_convert.py tests/dataloader2/test_determinism.py
+
+test-macos: $(VENV)/installed-test
+	@$(RUN) tools/link_package.py
+	@PYTHONPATH=$(CURDIR)/tests/macos OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 \
+		$(STEP) -v "tests of the paths of macOS" $(RUN) -m pytest -q -n $(PROCESSES) --dist loadfile \
+		-m "not slow" $(PYTEST_ARGS) $(MACOS_TESTS)
+
 # Broken files, stores and processes; a failing attack says by which command it is tried again.
 test-faults: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q tests/faults --whole-faults -o faulthandler_timeout=0 $(PYTEST_ARGS)
@@ -88,8 +100,10 @@ types: $(VENV)/installed-test
 	@$(STEP) "types" $(RUN) -m mypy
 
 # In place, as package/_native.so: what an editable install does, for checkouts that are not installed.
-native:
-	$(PYTHON) setup.py --quiet build_ext --inplace
+# Environments of Python 3.12 and later have no setuptools, and those of 3.11 an old one.
+native: $(VENV)/created
+	@$(RUN) -c "import setuptools.command.bdist_wheel" 2> /dev/null || $(RUN) -m pip install --quiet "setuptools>=77"
+	@$(STEP) "native kernel" $(RUN) setup.py --quiet build_ext --inplace
 
 # Random jobs, then the tests of the resampler, of values and of chunks, with every access and shift watched.
 sanitize: build/fuzz $(VENV)/installed-test

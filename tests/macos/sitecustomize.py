@@ -12,7 +12,7 @@ import socket
 ABSENT = {
     mmap: ("MADV_DONTFORK", "MADV_HUGEPAGE", "MADV_REMOVE", "MAP_POPULATE"),
     os: (
-        *("O_DIRECT", "O_TMPFILE", "copy_file_range", "eventfd", "memfd_create", "pidfd_open"),
+        *("O_DIRECT", "copy_file_range", "eventfd", "memfd_create", "pidfd_open"),
         *("posix_fadvise", "posix_fallocate", "sched_getaffinity", "sched_setaffinity", "splice"),
         *(name for name in dir(os) if name.startswith(("MFD_", "POSIX_FADV_", "RWF_"))),
     ),
@@ -20,6 +20,7 @@ ABSENT = {
     signal: ("SIGRTMAX", "SIGRTMIN", "sigtimedwait", "sigwaitinfo"),
     socket: ("MSG_CMSG_CLOEXEC", "SOCK_CLOEXEC", "SO_PEERCRED"),
 }
-for module, names in ABSENT.items():
-    for name in names:
-        vars(module).pop(name, None)
+if __name__ == "sitecustomize":
+    for module, names in ABSENT.items():
+        for name in names:
+            vars(module).pop(name, None)
