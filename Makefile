@@ -1,9 +1,11 @@
 # make native  build the kernel in place              make sanitize  test it under address sanitizer
 # make test    lint, types and the quick tests        make demo    train a small network on real data
+#              make demo BUCKET=1 trains from an S3 bucket that it serves itself
 # make test-slow  the slow tests                      make test-faults  every attack, thousands of times
 # make coverage  lines and branches of the engine that the quick tests run
+# make wheel   build the wheel and the sdist, and test both where there is neither a checkout nor git
+# make test-macos  test without what Linux has and macOS lacks
 # make avx512  emulate the kernel's AVX-512 where the processor lacks it, and compare its results
-#              make demo BUCKET=1 trains from an S3 bucket that it serves itself
 # make bench   speed, memory and planning, short settings
 # make aarch64 compile the kernel for ARM, emulate it, and compare its results with this machine's
 # Each makes a virtual environment when there is none. Another Python: make test PYTHON=python3.13
@@ -23,12 +25,15 @@ CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
 PROCESSES ?= $(shell echo $$(($(CORES) < 8 ? 2 * $(CORES) : $(CORES))))
 
 RUN := $(VENV)/bin/python
+# One line per step, with its time; -v shows the output of the step.
+STEP := sh tools/step.sh
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # What an installation depends on; sources of compiled kernels count as soon as there are any.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
-.PHONY: test test-slow test-faults coverage lint types native sanitize aarch64 avx512 demo bench clean
+.PHONY: test quick test-slow test-faults test-macos coverage lint types native sanitize aarch64 avx512
+.PHONY: wheel demo bench clean
 .DELETE_ON_ERROR:
 
 # Without bytecode, each process of the tests compiles the package and rewrites all asserts anew.
@@ -37,20 +42,39 @@ unexport PYTHONDONTWRITEBYTECODE
 # By a variable: `make --dry-run` runs each line that names MAKE itself.
 CHECKS = $(MAKE) --no-print-directory --keep-going lint types
 
+QUICK = OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(STEP) -v "quick tests" $(RUN) -m pytest -q -m "not slow" \
+	-n $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
+
 # Lint and types are checked meanwhile, and report at the end; each of the three fails the whole.
 test: $(VENV)/installed-test
-	$(RUN) tools/link_package.py
+	@$(RUN) tools/link_package.py
 	@mkdir -p build
 	@$(CHECKS) > build/checks.log 2>&1 & checks=$$!; \
 	trap "kill $$checks" INT TERM; \
-	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q -m "not slow" -n $(PROCESSES) \
-		--dist loadfile $(PYTEST_ARGS); tests=$$?; \
+	$(QUICK); tests=$$?; \
 	wait $$checks; checks=$$?; cat build/checks.log; exit $$((tests | checks))
+
+# The quick tests alone: what a forge runs on each Python.
+quick: $(VENV)/installed-test
+	@$(RUN) tools/link_package.py
+	@$(QUICK)
 
 # Also the properties of the quick tests, with more examples. The demo's data come with its own extra.
 test-slow: $(VENV)/installed-test $(VENV)/installed-demo
 	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 VOXPIPE_TEST_EXAMPLES=100 \
 		$(RUN) -m pytest -q -m "slow or hypothesis" $(PYTEST_ARGS)
+
+# The paths of macOS, on Linux: names of the standard library that macOS lacks are absent, in
+# processes of workers too. MACOS_TESTS names other tests.
+MACOS_TESTS ?= tests/reading_services/test_matrix.py tests/reading_services/test_service_contracts.py \
+	tests/reading_services/test_without_torch.py tests/volumes/test_array_store.py \
+	tests/volumes/test_local_io.py tests/volumes/test_convert.py tests/dataloader2/test_determinism.py
+
+test-macos: $(VENV)/installed-test
+	@$(RUN) tools/link_package.py
+	@PYTHONPATH=$(CURDIR)/tests/macos OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 \
+		$(STEP) -v "tests of the paths of macOS" $(RUN) -m pytest -q -n $(PROCESSES) --dist loadfile \
+		-m "not slow" $(PYTEST_ARGS) $(MACOS_TESTS)
 
 # Broken files, stores and processes; a failing attack says by which command it is tried again.
 test-faults: $(VENV)/installed-test
@@ -68,16 +92,18 @@ coverage: $(VENV)/installed-test
 	$(RUN) -m coverage combine --quiet && $(RUN) -m coverage report --sort=miss; exit $$((tests | $$?))
 
 lint: $(VENV)/installed-test
-	$(RUN) -m ruff check .
-	$(RUN) -m ruff format --check .
+	@$(STEP) "lint" $(RUN) -m ruff check .
+	@$(STEP) "format" $(RUN) -m ruff format --check .
 
 types: $(VENV)/installed-test
-	$(RUN) tools/link_package.py
-	$(RUN) -m mypy
+	@$(RUN) tools/link_package.py
+	@$(STEP) "types" $(RUN) -m mypy
 
 # In place, as package/_native.so: what an editable install does, for checkouts that are not installed.
-native:
-	$(PYTHON) setup.py --quiet build_ext --inplace
+# Environments of Python 3.12 and later have no setuptools, and those of 3.11 an old one.
+native: $(VENV)/created
+	@$(RUN) -c "import setuptools.command.bdist_wheel" 2> /dev/null || $(RUN) -m pip install --quiet "setuptools>=77"
+	@$(STEP) "native kernel" $(RUN) setup.py --quiet build_ext --inplace
 
 # Random jobs, then the tests of the resampler, of values and of chunks, with every access and shift watched.
 sanitize: build/fuzz $(VENV)/installed-test
@@ -137,7 +163,7 @@ build/fuzz-avx512: tests/native/fuzz_resample.cpp tests/native/emulated_avx512.h
 SERVED := $(RUN) tests/s3_server.py $(DEMO_OUTPUT)/buckets --
 
 demo: $(VENV)/installed-demo
-	$(if $(BUCKET),$(SERVED)) $(RUN) examples/demo --output $(DEMO_OUTPUT) \
+	@$(STEP) -v "demo" $(if $(BUCKET),$(SERVED)) $(RUN) examples/demo --output $(DEMO_OUTPUT) \
 		$(if $(BUCKET),--bucket s3://voxpipe-demo/cases)
 
 # Speed, memory and planning of what users run. The others (kernel, diagnosing, accuracy, codecs,
@@ -152,6 +178,35 @@ bench: $(VENV)/installed-bench
 	$(RUN) benchmarks/planning.py --repeats 5
 	$(RUN) benchmarks/overhead.py
 
+# The wheel and the sdist in dist/. Each is installed where there is neither a checkout nor git, with
+# the versions of a file, and runs tests of the unpacked sdist. All quick tests take twice as long as
+# make test: make wheel WHEEL_TESTS="tests/core tests/volumes" runs some. Oldest versions of what
+# voxpipe depends on: make wheel VERSIONS=constraints-min.txt; the newest: make wheel VERSIONS=.
+WHEEL := build/wheel
+WHEEL_RUN := $(CURDIR)/$(WHEEL)/env/bin/python
+WHEEL_PIP := $(WHEEL_RUN) -m pip install --quiet --disable-pip-version-check $(if $(VERSIONS),-c $(VERSIONS))
+WHEEL_TESTS ?= tests
+VERSIONS ?= constraints.txt
+# A folder without a repository above it: git would find this one.
+WHEEL_PYTEST = cd $(WHEEL)/sdist/voxpipe-* && GIT_CEILING_DIRECTORIES=$(CURDIR)/$(WHEEL) OMP_NUM_THREADS=1 \
+	VOXPIPE_TEST_NATIVE=1 $(WHEEL_RUN) -m pytest -q -m "not slow" -n $(PROCESSES) --dist loadfile \
+	$(PYTEST_ARGS) $(WHEEL_TESTS)
+
+wheel:
+	@rm -rf $(WHEEL) dist
+	@mkdir -p $(WHEEL)/sdist
+	@$(STEP) "environment to build in" sh -c '$(PYTHON) -m venv $(WHEEL)/tools && \
+		$(WHEEL)/tools/bin/python -m pip install --quiet build twine'
+	@$(STEP) "sdist, and wheel from it" $(WHEEL)/tools/bin/python -m build --outdir dist
+	@$(STEP) "metadata" $(WHEEL)/tools/bin/python -m twine check --strict dist/*
+	@tar -xzf dist/voxpipe-*.tar.gz -C $(WHEEL)/sdist
+	@$(STEP) "environment to test in" $(PYTHON) -m venv $(WHEEL)/env
+	@$(STEP) "install torch" $(WHEEL_PIP) torch
+	@$(STEP) "install the wheel" sh -c '$(WHEEL_PIP) "$$(ls dist/*.whl)[test]"'
+	@$(STEP) -v "tests of the wheel" sh -c '$(WHEEL_PYTEST)'
+	@$(STEP) "install the sdist" $(WHEEL_PIP) --force-reinstall --no-deps dist/voxpipe-*.tar.gz
+	@$(STEP) -v "tests of the sdist" sh -c '$(WHEEL_PYTEST)'
+
 clean:
 	rm -rf $(VENV) package/_native.* .typing .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -159,12 +214,12 @@ clean:
 # A stamp per step: a second run is instant, and a changed input installs again.
 $(VENV)/created:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "voxpipe needs Python 3.11 or later; name one: make PYTHON=python3.x")'
-	$(PYTHON) -m venv $(VENV)
+	@$(STEP) "environment in $(VENV)" $(PYTHON) -m venv $(VENV)
 	@touch $@
 
 # First and alone, so that nothing else decides which torch it is.
 $(VENV)/installed-torch: constraints.txt $(VENV)/created
-	$(PIP) torch
+	@$(STEP) "install torch" $(PIP) torch
 	@touch $@
 
 # Python takes a folder "voxpipe" in the working directory for a package, unless the finder of the
@@ -172,6 +227,6 @@ $(VENV)/installed-torch: constraints.txt $(VENV)/created
 FINDER_FIRST := import sys; sys.meta_path.sort(key=lambda f: getattr(f, "__name__", "") != "_EditableFinder")
 
 $(VENV)/installed-%: $(BUILD_INPUTS) $(VENV)/installed-torch
-	$(PIP) -e ".[$*]"
+	@$(STEP) "install voxpipe[$*]" $(PIP) -e ".[$*]"
 	@$(RUN) -c 'import pathlib, sys, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "voxpipe_first.pth").write_text(sys.argv[1])' '$(FINDER_FIRST)'
 	@touch $@

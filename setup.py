@@ -6,6 +6,8 @@ torch is needed, one wheel serves every version of Python, and a machine without
 installs without it.
 """
 
+import contextlib
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -24,10 +26,34 @@ FLAGS = [
     "-g0",
     "-Wno-psabi",
 ]
+# The warning at the first use is in spatial/resampling/native_resampler.py.
+LOST = """
+voxpipe: the native kernel was not built, because the compiler failed: {why}
+voxpipe works without it. Patches are the same to the bit, but resampling and decoding take the
+slow path in NumPy, which is many times slower. Install a C++17 compiler (Debian: g++, macOS:
+xcode-select --install), then: pip install --force-reinstall --no-deps --no-binary voxpipe voxpipe
+"""
+
+
+def tell_user(text):
+    """Write to the log of the installer, and to the terminal, because pip hides its log."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    if not sys.stderr.isatty():
+        with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
+            terminal.write(text)
 
 
 class PlainLibrary(build_ext):
     """Names the library without the version of Python."""
+
+    def build_extension(self, ext):
+        """Build the library; tell what is lost if that fails, and continue without it."""
+        try:
+            super().build_extension(ext)
+        except Exception as error:
+            tell_user(LOST.format(why=error))
+            raise  # build_ext catches it, because the library is optional
 
     def get_ext_filename(self, fullname):
         """Return ``voxpipe/_native.so``: a name that Python would load, so that it finds it."""

@@ -39,6 +39,7 @@ TEXT_FOLDERS = [
     "changes",
     "native",
     ".ci",
+    ".github",
 ]
 # Where people and build machines keep their checkouts.
 MACHINE_PATH = re.compile(r"(?<![\w.\-/])/(home|root|Users|work|builds|workspace)/\w")

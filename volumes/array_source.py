@@ -44,7 +44,7 @@ from .voxels import Voxels, index_ranges, plain
 
 INLINE_BYTES = 8 * 1024
 """Half of the 16 kB of a pickled volume, to leave room for the header."""
-HAS_NAMELESS = sys.platform == "linux" and os.path.isdir("/proc/self/fd")
+HAS_NAMELESS = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 """Whether files without a name exist; a killed process leaves a named one."""
 SMALL_BYTES = 1024**2
 """Arrays of fewer bytes, digested in a millisecond, are digested in each process."""
