@@ -87,7 +87,7 @@ class PooledEpoch(Iterator[Any]):
 
     def __post_init__(self) -> None:
         self.last = -1
-        self._pool.passes += 1
+        self._pool.begin_pass()
         self._deaths: Counter[str] = Counter()
         self._losses: dict[str, float] = {}  # times of the last death on each node
         self._room = PrefetchBudget(self._flow.most_bytes, self._flow.unknown)

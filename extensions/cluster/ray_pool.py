@@ -15,11 +15,10 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,13 +28,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ...core.call_site import warn
 from ...core.errors import IdleWorkers, VolumeNotFound, WorkerDied
 from ...core.locks import timeout_or_none
-from ...reading_services.memory_budget import SlotBudget, default_slot_bytes
+from ...reading_services.memory_budget import default_slot_bytes
 from ...reading_services.transport.messages import BatchMessage, ErrorMessage, unpack
 from ...reading_services.transport.shared_memory import receive_descriptor, send_descriptor
 from ...reading_services.transport.slot_reader import BatchBuffers, SlotReader
-from ...reading_services.work import Work
-from ...reading_services.workers.payload import Payload
-from ...reading_services.workers.pool import WorkerPool
+from ...reading_services.workers.pool import PoolSettings, WorkerPool
 from ...reading_services.workers.script import script_of_this_process
 from ...reading_services.workers.worker_process import Worker
 from .actor import Actor, facts_of_process, portable
@@ -197,18 +194,8 @@ class RayPool(WorkerPool):
 
     has_actors = True
 
-    def __init__(
-        self,
-        work: Work,
-        payload: Payload,
-        count: int,
-        context: BaseContext,
-        budget: SlotBudget,
-        ahead: int,
-        imports: Sequence[str],
-        options: ActorOptions,
-    ) -> None:
-        self._options, self._imports = options, imports
+    def __init__(self, settings: PoolSettings, options: ActorOptions) -> None:
+        self._options, self._imports = options, settings.imports
         self.far_payload = options.payload
         self._starting: list[Worker] = []
         self._starts: dict[Worker, float] = {}  # times at which they were started
@@ -218,21 +205,20 @@ class RayPool(WorkerPool):
         self._lock = threading.Lock()
         self._tasks: dict[Worker, dict[int, _Task]] = {}
         self._paces: dict[Worker, deque[float]] = {}  # seconds of the last batches
-        self._ready_jobs: set[int] = set()
-        self._pass = 0
+        self._ready: set[int] = set()  # jobs of this pass that have an answer
         self._times: deque[float] = deque(maxlen=_RECENT)
         self._receiving: deque[float] = deque(maxlen=_RECENT)
         self._has_warned = False
-        self._facts = facts_of_process(imports)
+        self._facts = facts_of_process(settings.imports)
         script = script_of_this_process()
         self._script: dict[str, Any] = {**script, "sys_argv": sys.argv} if script else {}
         self._home = ray.get_runtime_context().get_node_id()
         self._actor_class: Any = ray.remote(Actor)
-        most = (ahead + 1) * count
-        self._buffers = BatchBuffers(most, budget.limit or default_slot_bytes())
+        most = (settings.ahead + 1) * settings.workers
+        self._buffers = BatchBuffers(most, settings.budget.limit or default_slot_bytes())
         self._server = StreamServer(str(_utilities.get_node_ip_address()), self._greet)
         try:
-            super().__init__(work, payload, count, context, budget, ahead, imports)
+            super().__init__(settings)
         except BaseException:
             self._server.close()
             raise
@@ -373,7 +359,6 @@ class RayPool(WorkerPool):
 
     def is_up(self) -> bool:
         """Whether a worker is up, and all processes on this node are."""
-        self._ready()
         return bool(self.workers) and super().is_up()
 
     def is_well(self, payload: bytes | None = None) -> bool:
@@ -389,9 +374,8 @@ class RayPool(WorkerPool):
 
     def _open_jobs(self) -> Counter[int]:
         """Return the jobs of this pass without an answer, and how many workers have each."""
-        ready = self._ready()
         jobs = Counter(index for tasks in self._tasks.values() for index in tasks)
-        return Counter({index: count for index, count in jobs.items() if index not in ready})
+        return Counter({index: count for index, count in jobs.items() if index not in self._ready})
 
     def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
         """Send one job."""
@@ -404,15 +388,14 @@ class RayPool(WorkerPool):
         if any(worker.is_gone and worker.jobs for worker in self._every()):
             self.is_broken = True
 
-    def _ready(self) -> set[int]:
-        """Return the numbers of this pass's jobs that have an answer."""
-        if self._pass != self.passes:
-            self._pass, self._ready_jobs = self.passes, set()
-            self._tasks.clear()
-            for worker in self._every():
-                # It gets jobs of this pass after its answers to those of the last.
-                worker.most_jobs = 0 if worker.jobs else Worker.most_jobs
-        return self._ready_jobs
+    def begin_pass(self) -> None:
+        """Count one more pass, without the jobs of the last."""
+        super().begin_pass()
+        self._ready.clear()
+        self._tasks.clear()
+        for worker in self._every():
+            # It gets jobs of this pass after its answers to those of the last.
+            worker.most_jobs = 0 if worker.jobs else Worker.most_jobs
 
     def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
         """Wait until a worker answers, ends or starts, and yield the first answer to each job."""
@@ -436,7 +419,7 @@ class RayPool(WorkerPool):
 
     def _is_first(self, worker: Worker, answer: Any) -> bool:
         """Note the time of a batch; return whether it is the first answer to its job."""
-        ready, report = self._ready(), answer.report
+        report = answer.report
         self._times.append(report.seconds)
         times = self._paces.setdefault(worker, deque(maxlen=_LAST))
         times.append(report.seconds)
@@ -448,9 +431,9 @@ class RayPool(WorkerPool):
         if report.run == self.passes or not worker.jobs:
             worker.most_jobs = 1 if is_slow else Worker.most_jobs
         self.more_in_flight = max((_MORE for w in self.workers if w.most_jobs == 1), default=0)
-        if report.run != self.passes or answer.index in ready:
+        if report.run != self.passes or answer.index in self._ready:
             return False
-        ready.add(answer.index)
+        self._ready.add(answer.index)
         return True
 
     def _make_late_ones_again(self) -> None:
@@ -470,7 +453,7 @@ class RayPool(WorkerPool):
     def replace(self, worker: Worker) -> Worker:
         """Replace a dead worker, and return the new one, which has no jobs yet."""
         tasks = self._tasks.pop(worker, {})
-        others = self._open_jobs().keys() | self._ready()
+        others = self._open_jobs().keys() | self._ready
         worker.jobs = deque(task.job for index, task in tasks.items() if index not in others)
         if not isinstance(worker, ActorWorker):
             return super().replace(worker)

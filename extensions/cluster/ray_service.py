@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing as mp
 import os
 import re
 import secrets
@@ -11,7 +10,7 @@ import shutil
 import socket
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -22,8 +21,8 @@ from ...graph import Pipe
 from ...reading_services.multiprocessing import MultiProcessingReadingService
 from ...reading_services.transport.slot_writer import HAS_SLOTS
 from ...reading_services.work import PlannedWork, ReplicatedWork, Work
-from ...reading_services.workers.payload import Payload, payload_of
-from ...reading_services.workers.pool import WorkerPool
+from ...reading_services.workers.payload import payload_of
+from ...reading_services.workers.pool import PoolSettings, WorkerPool
 from ...reading_services.workers.script import script_of_this_process
 
 # The least that Ray takes: batches do not travel in its store.
@@ -122,9 +121,12 @@ class RayReadingService(MultiProcessingReadingService):
     def _pool_for(self, work: Work) -> WorkerPool:
         pool, needs_actors = self._pool, self.num_workers > self.local_workers
         if isinstance(work, PlannedWork) and pool is not None and needs_actors:
-            pool.is_broken |= not pool.has_actors
-            if pool.has_actors:
-                vars(pool)["far_payload"] = self._far_payload(work)
+            from .ray_pool import RayPool
+
+            if isinstance(pool, RayPool):
+                pool.far_payload = self._far_payload(work)
+            else:
+                pool.is_broken = True
         return super()._pool_for(work)
 
     def _far_payload(self, work: Work) -> bytes:
@@ -133,21 +135,17 @@ class RayReadingService(MultiProcessingReadingService):
 
         return payload_of(work, self.num_workers, environment=portable(os.environ)).data
 
-    def _make_pool(
-        self, work: Work, payload: Payload, count: int, ahead: int, imports: Sequence[str]
-    ) -> WorkerPool:
-        if isinstance(work, ReplicatedWork) or self.local_workers >= count:
-            return super()._make_pool(work, payload, count, ahead, imports)
+    def _make_pool(self, settings: PoolSettings) -> WorkerPool:
+        work = settings.work
+        if isinstance(work, ReplicatedWork) or self.local_workers >= settings.workers:
+            return super()._make_pool(settings)
         from .ray_pool import ActorOptions, RayPool
 
         self._begin_ray()
-        context = mp.get_context(self.start_method)
         threads = self.threads_per_worker or max(1, int(self.resources.get("num_cpus", 1)))
-        payload_of_actors = self._far_payload(work)
-        options = ActorOptions(
-            self.local_workers, payload_of_actors, threads, self.resources, self.late
-        )
-        return RayPool(work, payload, count, context, self._budget, ahead, imports, options)
+        payload = self._far_payload(work)
+        options = ActorOptions(self.local_workers, payload, threads, self.resources, self.late)
+        return RayPool(settings, options)
 
     def _begin_ray(self) -> None:
         """Connect to the cluster, or start one, unless another service has done so."""
@@ -188,8 +186,9 @@ class RayReadingService(MultiProcessingReadingService):
         text, actors = work.explain(self.num_workers), self.num_workers - self.local_workers
         if not actors:
             return text
-        local = count_text(self.local_workers, "process", "processes")
-        text = f"{text}\nworkers: {local} of this node, and {count_text(actors, 'actor')} of Ray"
+        local = count_text(self.local_workers, "process", "processes") + " of this node, and "
+        local = local if self.local_workers else ""
+        text = f"{text}\nworkers: {local}{count_text(actors, 'actor')} of Ray"
         costs: Callable[[], str] = getattr(self._pool, "costs", str)
         return text + costs()
 
