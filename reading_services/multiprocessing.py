@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Self

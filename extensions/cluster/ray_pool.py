@@ -7,6 +7,7 @@ jobs of the dead, and a late job is made twice: both batches are the same, and t
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import re
@@ -14,7 +15,7 @@ import statistics
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +30,12 @@ from ...core.call_site import warn
 from ...core.errors import IdleWorkers, VolumeNotFound, WorkerDied
 from ...core.locks import timeout_or_none
 from ...reading_services.memory_budget import default_slot_bytes
-from ...reading_services.transport.messages import BatchMessage, ErrorMessage, unpack
+from ...reading_services.transport.messages import (
+    BatchMessage,
+    ErrorMessage,
+    RepeatedAnswer,
+    unpack,
+)
 from ...reading_services.transport.shared_memory import receive_descriptor, send_descriptor
 from ...reading_services.transport.slot_reader import BatchBuffers, SlotReader
 from ...reading_services.workers.pool import PoolSettings, WorkerPool
@@ -57,6 +63,9 @@ _RECENT = 64
 _FEW = 8
 # A worker whose last batches took more than this many times the usual has one job at a time.
 _SLOW, _LAST = 1.3, 2
+# Times of its last batch that a worker rests if all others wait for it, and the longest rest in
+# seconds.
+_REST, _LONGEST_REST = 10.0, 600.0
 # From this part of the time of making a batch on, receiving it from another node is dear.
 _DEAR = 0.5
 # Further batches in flight while a worker is slow.
@@ -111,6 +120,27 @@ class _Task(NamedTuple):
 
     job: Any
     since: float
+
+
+@dataclass
+class _Pace:
+    """Times of a worker's last batches, and how many jobs it may have."""
+
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_LAST))
+    most_jobs: int = Worker.most_jobs
+    rest: float = 0.0
+    until: float = 0.0  # the end of its rest
+
+    def limit(self, usual: float, window: float) -> None:
+        """Set its limit from the usual time, and the time in which all workers fill the window."""
+        least = min(self.seconds)
+        if least > max(window, _SLOW * usual):
+            # Each failed trial doubles the rest: the batches after this one wait for it.
+            self.rest = min(max(2 * self.rest, _REST * least), _LONGEST_REST)
+            self.most_jobs, self.until = 0, time.monotonic() + self.rest
+        else:
+            self.most_jobs = 1 if least > _SLOW * usual else Worker.most_jobs
+            self.rest = 0.0
 
 
 @dataclass(eq=False)
@@ -204,7 +234,7 @@ class RayPool(WorkerPool):
         self._streams: dict[int, Connection] = {}
         self._lock = threading.Lock()
         self._tasks: dict[Worker, dict[int, _Task]] = {}
-        self._paces: dict[Worker, deque[float]] = {}  # seconds of the last batches
+        self._paces: defaultdict[Worker, _Pace] = defaultdict(_Pace)
         self._ready: set[int] = set()  # jobs of this pass that have an answer
         self._times: deque[float] = deque(maxlen=_RECENT)
         self._receiving: deque[float] = deque(maxlen=_RECENT)
@@ -395,7 +425,7 @@ class RayPool(WorkerPool):
         self._tasks.clear()
         for worker in self._every():
             # It gets jobs of this pass after its answers to those of the last.
-            worker.most_jobs = 0 if worker.jobs else Worker.most_jobs
+            worker.most_jobs = 0 if worker.jobs else self._paces[worker].most_jobs
 
     def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
         """Wait until a worker answers, ends or starts, and yield the first answer to each job."""
@@ -403,8 +433,11 @@ class RayPool(WorkerPool):
             for worker, answer in super().answers(deadline, seconds):
                 if isinstance(answer, WorkerDied) or self._is_first(worker, answer):
                     yield worker, _name_node(worker, answer)
-                elif isinstance(answer, BatchMessage):
-                    worker.open(answer.data)  # and drop it, which frees its memory
+                else:
+                    if isinstance(answer, BatchMessage):
+                        worker.open(answer.data)  # and drop it, which frees its memory
+                    if answer.report.run == self.passes:
+                        yield worker, RepeatedAnswer(answer.report)
         except GeneratorExit:
             raise
         except BaseException:  # an answer may have been lost
@@ -415,26 +448,39 @@ class RayPool(WorkerPool):
             self.workers.append(worker)
         self._buffers.settle()
         self._warn_of_waiting()
+        self._end_rests()
         self._make_late_ones_again()
 
     def _is_first(self, worker: Worker, answer: Any) -> bool:
         """Note the time of a batch; return whether it is the first answer to its job."""
-        report = answer.report
+        report, pace = answer.report, self._paces[worker]
         self._times.append(report.seconds)
-        times = self._paces.setdefault(worker, deque(maxlen=_LAST))
-        times.append(report.seconds)
-        usual = statistics.median(self._times)
-        is_known = len(self._times) >= _FEW and len(times) == _LAST
-        is_slow = is_known and min(times) > _SLOW * usual
+        pace.seconds.append(report.seconds)
+        if len(self._times) >= _FEW and len(pace.seconds) == _LAST:
+            pace.limit(statistics.median(self._times), self._window())
         if report.run == self.passes:
             self._tasks.get(worker, {}).pop(answer.index, None)
         if report.run == self.passes or not worker.jobs:
-            worker.most_jobs = 1 if is_slow else Worker.most_jobs
+            worker.most_jobs = pace.most_jobs
         self.more_in_flight = max((_MORE for w in self.workers if w.most_jobs == 1), default=0)
         if report.run != self.passes or answer.index in self._ready:
             return False
         self._ready.add(answer.index)
         return True
+
+    def _window(self) -> float:
+        """Return the seconds in which the workers make as many batches as may be in flight."""
+        paces = [self._paces[worker] for worker in self.workers]
+        rate = sum(1 / max(min(p.seconds), 1e-6) for p in paces if p.seconds and p.most_jobs)
+        return (self._settings.ahead * len(paces) + _MORE) / rate if rate else math.inf
+
+    def _end_rests(self) -> None:
+        """Give workers that have rested one job, or at once if no other may have one."""
+        now, none = time.monotonic(), not any(worker.most_jobs for worker in self.workers)
+        for worker in self.workers:
+            pace = self._paces[worker]
+            if pace.most_jobs == 0 and (none or pace.until <= now):
+                worker.most_jobs = pace.most_jobs = 1
 
     def _make_late_ones_again(self) -> None:
         """Give each late job to a free worker as well."""
@@ -445,7 +491,7 @@ class RayPool(WorkerPool):
         alone = {index for index, count in self._open_jobs().items() if count == 1}
         every = (task for tasks in self._tasks.values() for task in tasks.values())
         late = [task for task in every if task.since < limit and task.job.index in alone]
-        free = [w for w in self.workers if not (w.jobs or w.is_gone)]
+        free = [w for w in self.workers if w.most_jobs and not (w.jobs or w.is_gone)]
         late.sort(key=lambda task: task.since)
         for worker, task in zip(free, late, strict=False):
             self.give(worker, task.job, *self._seed)

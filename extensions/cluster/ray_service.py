@@ -11,12 +11,14 @@ import socket
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 from ...batching.collate import usable_cores
 from ...core.errors import BadSetting, MissingDependency, WorkerDied
-from ...core.validate import count_text, validate_int
+from ...core.suggest import closest
+from ...core.validate import as_number, count_text, validate_int
 from ...graph import Pipe
 from ...reading_services.multiprocessing import MultiProcessingReadingService
 from ...reading_services.transport.slot_writer import HAS_SLOTS
@@ -25,6 +27,11 @@ from ...reading_services.workers.payload import payload_of
 from ...reading_services.workers.pool import PoolSettings, WorkerPool
 from ...reading_services.workers.script import script_of_this_process
 
+# Options of an actor that the pool leaves to the user.
+_OPTIONS = [
+    *("num_cpus", "num_gpus", "memory", "object_store_memory", "resources"),
+    *("accelerator_type", "label_selector", "runtime_env"),
+]
 # The least that Ray takes: batches do not travel in its store.
 _STORE_BYTES = 80 * 1024**2
 _HOST_AND_PORT = re.compile(r"(?:ray://)?([^:/]+):(\d+)")
@@ -54,7 +61,7 @@ class RayReadingService(MultiProcessingReadingService):
         Address of the cluster, as in ``ray.init``. Without one: the cluster of this process, else
         that of ``RAY_ADDRESS``. If there is none, Ray starts on this machine until :meth:`stop`.
     resources
-        Options of each actor. An example is ``{"num_cpus": 2}``.
+        Options of Ray for each actor. An example is ``{"num_cpus": 2}``.
     prefetch_bytes
         Bytes of prefetched batches. The default is that of ``MultiProcessingReadingService``.
     max_restarts
@@ -101,13 +108,20 @@ class RayReadingService(MultiProcessingReadingService):
             raise ValueError(f"late is a number of times, or 0 for never, got {late}")
         self.address = address
         self.resources = dict(resources or {})
+        for name in self.resources.keys() - set(_OPTIONS):
+            words = closest(str(name), _OPTIONS, 0.5) or [", ".join(_OPTIONS)]
+            raise ValueError(f"resources has no option {name!r} of an actor: give {words[0]}")
+        as_number("resources['num_cpus']", self.resources.get("num_cpus", 1), least=0)
         self.late = late
         self._ray: Any = None
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph; refuse objects that cannot travel to a worker."""
         work = super().distribute(graph)
-        if self.num_workers > self.local_workers and not isinstance(work, ReplicatedWork):
+        if isinstance(work, ReplicatedWork):  # no actor runs a whole graph
+            count = min(self.num_workers, max(1, self.local_workers))
+            return replace(work, workers=count, threads=self._threads(count))
+        if self.num_workers > self.local_workers:
             payload_of(work, self.num_workers, script_of_this_process())
         return work
 

@@ -87,7 +87,10 @@ class Pool(Protocol):
         """Send a job or a dealt item; ItemTimeout if the worker receives no messages."""
 
     def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
-        """Wait until a worker answers or dies, and yield the first answer to each job."""
+        """Wait until a worker answers or dies, and yield the first answer to each job.
+
+        Further answers to a job are yielded as a :class:`~..transport.messages.RepeatedAnswer`.
+        """
 
     def replace(self, worker: Worker) -> Worker:
         """Start a worker in place of a dead one; its ``jobs`` are then those to make again."""
