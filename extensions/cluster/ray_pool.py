@@ -42,6 +42,7 @@ from ...reading_services.workers.pool import PoolSettings, WorkerPool
 from ...reading_services.workers.script import script_of_this_process
 from ...reading_services.workers.worker_process import Worker
 from .actor import Actor, facts_of_process, portable
+from .node_affinity import NodeAffinity
 from .stream import Direct, Greeting, Relay, StepNote, StreamArrival, StreamServer, shut
 
 _ray: Any = ray  # these functions have no types
@@ -252,6 +253,7 @@ class RayPool(WorkerPool):
         except BaseException:
             self._server.close()
             raise
+        self.affinity = NodeAffinity(self._home)
         self._poll = _POLL if self._poll is None else min(self._poll, _POLL)
 
     def _add(self) -> None:
