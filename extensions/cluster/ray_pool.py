@@ -7,6 +7,7 @@ jobs of the dead, and a late job is made twice: both batches are the same, and t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import pickle
@@ -41,8 +42,9 @@ from ...reading_services.transport.slot_reader import BatchBuffers, SlotReader
 from ...reading_services.workers.pool import PoolSettings, WorkerPool
 from ...reading_services.workers.script import script_of_this_process
 from ...reading_services.workers.worker_process import Worker
-from .actor import Actor, facts_of_process, portable
+from .actor import Actor, Caller, facts_of_process, portable
 from .node_affinity import NodeAffinity
+from .shared_actor import MANAGER, manager_of
 from .stream import Direct, Greeting, Relay, StepNote, StreamArrival, StreamServer, shut
 
 _ray: Any = ray  # these functions have no types
@@ -53,6 +55,8 @@ _NO_ROOM = (
 )
 # Seconds after which actors that are not up are worth a warning.
 _LONG = 60.0
+# Options of an actor that serves several ranks.
+_SHARED = {"max_concurrency": 1000}
 # The last line of a traceback.
 _PYTHON_ERROR = re.compile(r"^\s*([\w.]*(?:Error|Exception): .*)$", re.MULTILINE)
 _NO_FILE = re.compile(r"there is no (?:file or folder|file|folder) (.+)\.$")
@@ -80,6 +84,7 @@ class ActorOptions(NamedTuple):
     payload: bytes  # the payload of actors, without the variables of this process
     threads: int  # patches that each realizes at once
     resources: Mapping[str, Any]
+    pool: str | None  # the name of the actors that ranks share
     late: float
     """A job that takes so many times the usual is given to a free worker, too; 0 for never."""
 
@@ -90,8 +95,8 @@ class ActorProcess:
     sentinel = None
     exitcode = None
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
+    def __init__(self, actor: Any = None) -> None:
+        self._actor = actor  # None for one that other ranks use, too
         self._end = threading.Event()
         self.pid = 0
         self.cause: BaseException | None = None
@@ -111,7 +116,9 @@ class ActorProcess:
 
     def kill(self) -> None:
         """End it."""
-        if ray.is_initialized():  # a call would start another Ray
+        if self._actor is None:  # its manager ends it after the last rank
+            self._end.set()
+        elif ray.is_initialized():  # a call would start another Ray
             with contextlib.suppress(Exception):  # it ends meanwhile
                 ray.kill(self._actor)
 
@@ -149,6 +156,7 @@ class ActorWorker(Worker):
     """An actor, its channel, and its jobs."""
 
     host: str = ""
+    place: int = 0  # among the actors of the pool
     batches: dict[int, Any] = field(default_factory=dict)
     """Batches of another node that have arrived, by their numbers."""
 
@@ -213,6 +221,11 @@ def _name_node(worker: Worker, answer: Any) -> Any:
     return replace(answer, error=pickle.dumps(error))
 
 
+def _on(node: str) -> Any:
+    """Return the option of an actor that runs on a node, or on another if this has no room."""
+    return NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
+
+
 def _first_line(error: BaseException) -> str:
     """Return the error in an actor, or else the first line of Ray's text about its end."""
     text = str(error).strip()
@@ -260,9 +273,11 @@ class RayPool(WorkerPool):
         if self._count < self._options.local_workers:
             super()._add()
         else:
-            self._starting.append(self._start_actor())
+            taken = {worker.place for worker in self._every() if isinstance(worker, ActorWorker)}
+            place = next(place for place in itertools.count() if place not in taken)
+            self._starting.append(self._start_actor(place))
 
-    def _start_actor(self, before: SlotReader | None = None) -> Worker:
+    def _start_actor(self, place: int, before: SlotReader | None = None) -> Worker:
         if not ray.is_initialized():  # a call would start another Ray
             do = "Call ray.shutdown() after the loader's shutdown()."
             raise WorkerDied("Ray was shut down while a loader uses it", do=do)
@@ -274,30 +289,35 @@ class RayPool(WorkerPool):
             **self._options.resources,
             "max_restarts": 0,
             "max_task_retries": 0,
-            "scheduling_strategy": self._strategy(number),
+            "scheduling_strategy": self._strategy(place),
         }
-        actor = self._actor_class.options(**options).remote()
-        worker = ActorWorker(number, ActorProcess(actor), ours, slots, self._at)
+        pool = self._options.pool
+        actor: Any = None
+        if pool is None:
+            actor = self._actor_class.options(**options).remote()
+        worker = ActorWorker(number, ActorProcess(actor), ours, slots, self._at, place=place)
         with self._lock:
             self._doors[number] = theirs, worker
-        call = actor.serve.remote(self._addresses(), self._server.key, number, self._imports)
+        addresses = {self._home: self._server.unix_address, "": self._server.address}
+        caller = Caller(addresses, self._server.key, self._imports)
+        if pool is None:
+            call = actor.serve.remote(caller, number)
+        else:
+            manager = manager_of(pool, _on(self._home))
+            call = manager.serve.remote(place, {**options, **_SHARED}, caller, number)
         call.future().add_done_callback(partial(self._note_exit, worker))
         worker.limit_waits(self.limits.start + self.limits.item)
         self._starts[worker] = time.monotonic()
         return worker
 
-    def _strategy(self, number: int) -> Any:
+    def _strategy(self, place: int) -> Any:
         """Return where an actor goes: to the other nodes in turn, if there are any."""
         # Always given: the placement group of a trial would catch the actor otherwise.
         nodes = sorted(node["NodeID"] for node in _ray.nodes() if node["Alive"])
         others = [node for node in nodes if node != self._home]
         if not others:
             return "SPREAD"
-        node = others[number % len(others)]
-        return NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
-
-    def _addresses(self) -> dict[str, Any]:
-        return {self._home: self._server.unix_address, "": self._server.address}
+        return _on(others[place % len(others)])
 
     def _note_exit(self, worker: Worker, call: Any) -> None:
         """Close the channel of an actor that has ended; a thread of Ray calls it."""
@@ -321,6 +341,9 @@ class RayPool(WorkerPool):
         number = int(facts["number"])
         with self._lock:
             door, worker = self._doors.pop(number, (None, None))
+            if number == MANAGER:
+                self._streams[number] = stream
+                return
             if door is not None and not facts["is_near"]:
                 self._streams[number] = stream
         if door is None or worker is None:  # it was stopped meanwhile
@@ -510,7 +533,7 @@ class RayPool(WorkerPool):
         self._end(worker)
         if is_leaving:
             return worker
-        fresh = self._start_actor(worker.slots)
+        fresh = self._start_actor(worker.place, worker.slots)
         self._starting.append(fresh)
         return fresh
 

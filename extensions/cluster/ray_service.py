@@ -62,6 +62,9 @@ class RayReadingService(MultiProcessingReadingService):
         that of ``RAY_ADDRESS``. If there is none, Ray starts on this machine until :meth:`stop`.
     resources
         Options of Ray for each actor. An example is ``{"num_cpus": 2}``.
+    pool
+        Name of actors that the ranks of one job share: each actor makes one batch of each rank in
+        turn. All ranks give the same name and the same ``address``. None for actors of its own.
     prefetch_bytes
         Bytes of prefetched batches. The default is that of ``MultiProcessingReadingService``.
     max_restarts
@@ -85,6 +88,7 @@ class RayReadingService(MultiProcessingReadingService):
         address: str | None = None,
         resources: Mapping[str, Any] | None = None,
         *,
+        pool: str | None = None,
         prefetch_bytes: int | None = None,
         max_restarts: int = 3,
         late: float = 3.0,
@@ -107,6 +111,7 @@ class RayReadingService(MultiProcessingReadingService):
         if not late >= 0:
             raise ValueError(f"late is a number of times, or 0 for never, got {late}")
         self.address = address
+        self.pool = pool
         self.resources = dict(resources or {})
         for name in self.resources.keys() - set(_OPTIONS):
             words = closest(str(name), _OPTIONS, 0.5) or [", ".join(_OPTIONS)]
@@ -158,7 +163,8 @@ class RayReadingService(MultiProcessingReadingService):
         self._begin_ray()
         threads = self.threads_per_worker or max(1, int(self.resources.get("num_cpus", 1)))
         payload = self._far_payload(work)
-        options = ActorOptions(self.local_workers, payload, threads, self.resources, self.late)
+        local, resources = self.local_workers, self.resources
+        options = ActorOptions(local, payload, threads, resources, self.pool, self.late)
         return RayPool(settings, options)
 
     def _begin_ray(self) -> None:
