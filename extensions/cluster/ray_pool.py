@@ -55,8 +55,6 @@ _NO_ROOM = (
 )
 # Seconds after which actors that are not up are worth a warning.
 _LONG = 60.0
-# Options of an actor that serves several ranks.
-_SHARED = {"max_concurrency": 1000}
 # The last line of a traceback.
 _PYTHON_ERROR = re.compile(r"^\s*([\w.]*(?:Error|Exception): .*)$", re.MULTILINE)
 _NO_FILE = re.compile(r"there is no (?:file or folder|file|folder) (.+)\.$")
@@ -252,6 +250,7 @@ class RayPool(WorkerPool):
         self._ready: set[int] = set()  # jobs of this pass that have an answer
         self._times: deque[float] = deque(maxlen=_RECENT)
         self._receiving: deque[float] = deque(maxlen=_RECENT)
+        self._waits: deque[float] = deque(maxlen=_RECENT)  # of jobs at actors that ranks share
         self._has_warned = False
         self._facts = facts_of_process(settings.imports)
         script = script_of_this_process()
@@ -304,7 +303,7 @@ class RayPool(WorkerPool):
             call = actor.serve.remote(caller, number)
         else:
             manager = manager_of(pool, _on(self._home))
-            call = manager.serve.remote(place, {**options, **_SHARED}, caller, number)
+            call = manager.serve.remote(place, options, caller, number)
         call.future().add_done_callback(partial(self._note_exit, worker))
         worker.limit_waits(self.limits.start + self.limits.item)
         self._starts[worker] = time.monotonic()
@@ -484,7 +483,9 @@ class RayPool(WorkerPool):
         if len(self._times) >= _FEW and len(pace.seconds) == _LAST:
             pace.limit(statistics.median(self._times), self._window())
         if report.run == self.passes:
-            self._tasks.get(worker, {}).pop(answer.index, None)
+            task = self._tasks.get(worker, {}).pop(answer.index, None)
+            if task is not None and self._options.pool is not None:
+                self._waits.append((time.monotonic() - task.since) / self._settings.ahead)
         if report.run == self.passes or not worker.jobs:
             worker.most_jobs = pace.most_jobs
         self.more_in_flight = max((_MORE for w in self.workers if w.most_jobs == 1), default=0)
@@ -512,6 +513,8 @@ class RayPool(WorkerPool):
         if not self._options.late or len(self._times) < _FEW:
             return
         usual = statistics.median(self._times)
+        if self._waits:  # a job waits for those of other ranks, too
+            usual = max(usual, statistics.median(self._waits))
         limit = time.monotonic() - max(_LEAST_LATE, self._options.late * usual)
         alone = {index for index, count in self._open_jobs().items() if count == 1}
         every = (task for tasks in self._tasks.values() for task in tasks.values())

@@ -111,6 +111,8 @@ class RayReadingService(MultiProcessingReadingService):
         if not late >= 0:
             raise ValueError(f"late is a number of times, or 0 for never, got {late}")
         self.address = address
+        if pool is not None and not (isinstance(pool, str) and pool):
+            raise ValueError(f"pool is the name of shared actors or None, got {pool!r}")
         self.pool = pool
         self.resources = dict(resources or {})
         for name in self.resources.keys() - set(_OPTIONS):
@@ -175,6 +177,10 @@ class RayReadingService(MultiProcessingReadingService):
             _USERS.clear()
             address = self.address or os.environ.get("RAY_ADDRESS")
             is_local = address in (None, "local")
+            if is_local and self.pool is not None and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+                msg = f"ranks can share pool={self.pool!r} only in a cluster that all of them reach"
+                do = "Start it by `ray start --head`, and set RAY_ADDRESS for every rank."
+                raise BadSetting(msg, do=do)
             _ENDS[:] = [_begin_local() if is_local else _connect(str(address))]
         elif not _USERS:
             return  # the user has connected this process, and ends that
@@ -208,7 +214,8 @@ class RayReadingService(MultiProcessingReadingService):
             return text
         local = count_text(self.local_workers, "process", "processes") + " of this node, and "
         local = local if self.local_workers else ""
-        text = f"{text}\nworkers: {local}{count_text(actors, 'actor')} of Ray"
+        shared = f", which ranks share as {self.pool!r}" if self.pool is not None else ""
+        text = f"{text}\nworkers: {local}{count_text(actors, 'actor')} of Ray{shared}"
         costs: Callable[[], str] = getattr(self._pool, "costs", str)
         return text + costs()
 

@@ -8,13 +8,13 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
 
-from ...reading_services.workers.script import ignore_signals
 from ...reading_services.workers.worker import note_steps_in, prepare_process, serve
 from .actor import Caller, FarLine, NearLine
 
@@ -79,10 +79,13 @@ class SharedActor:
     def __init__(self) -> None:
         self._catching: Any = None
         self._record: list[warnings.WarningMessage] = []
-        ignore_signals()
 
-    def serve(self, caller: Caller, number: int) -> None:
-        """Serve the jobs of one rank until it closes the stream."""
+    async def serve(self, caller: Caller, number: int) -> None:
+        """Serve the jobs of one rank, in a thread, until it closes the stream."""
+        with ThreadPoolExecutor(1) as thread:
+            await asyncio.wrap_future(thread.submit(self._serve, caller, number))
+
+    def _serve(self, caller: Caller, number: int) -> None:
         channel, is_near, payload, settings = caller.join(number)
         with _TURNS:
             if self._catching is None:
