@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import ray
+from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...core.call_site import warn
@@ -320,7 +321,9 @@ class RayPool(WorkerPool):
 
     def _note_exit(self, worker: Worker, call: Any) -> None:
         """Close the channel of an actor that has ended; a thread of Ray calls it."""
-        worker.process.end(call.exception())
+        error = call.exception()
+        inner = getattr(error, "cause", None)  # the manager of shared actors passes it on
+        worker.process.end(inner if isinstance(inner, RayActorError) else error)
         self._close_door(worker.number)
 
     def _payload_for(self, worker: Worker) -> bytes:

@@ -214,8 +214,8 @@ class RayReadingService(MultiProcessingReadingService):
             return text
         local = count_text(self.local_workers, "process", "processes") + " of this node, and "
         local = local if self.local_workers else ""
-        shared = f", which ranks share as {self.pool!r}" if self.pool is not None else ""
-        text = f"{text}\nworkers: {local}{count_text(actors, 'actor')} of Ray{shared}"
+        ranks = f", which ranks share as {self.pool!r}" if self.pool is not None else ""
+        text = f"{text}\nworkers: {local}{count_text(actors, 'actor')} of Ray{ranks}"
         costs: Callable[[], str] = getattr(self._pool, "costs", str)
         return text + costs()
 

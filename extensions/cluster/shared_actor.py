@@ -28,18 +28,18 @@ class _Turns:
     """A lock that threads get in the order in which they come."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._turn = threading.Condition()
         self._next = self._now = 0
 
     def __enter__(self) -> None:
-        with self._changed:
+        with self._turn:
             number, self._next = self._next, self._next + 1
-            self._changed.wait_for(lambda: self._now == number)
+            self._turn.wait_for(lambda: self._now == number)
 
     def __exit__(self, *error: object) -> None:
-        with self._changed:
+        with self._turn:
             self._now += 1
-            self._changed.notify_all()
+            self._turn.notify_all()
 
 
 _TURNS = _Turns()
@@ -124,8 +124,8 @@ class Manager:
         call = asyncio.ensure_future(_finish(one.actor.serve.remote(caller, number)))
         try:
             await asyncio.wait([call, end], return_when=asyncio.FIRST_COMPLETED)
-            if call.done():
-                call.result()
+            for future in filter(asyncio.Future.done, (call, end)):
+                future.result()
         except RayActorError:
             one.ranks = 1  # Others find the place free at once.
             raise
@@ -139,21 +139,19 @@ class Manager:
         """Wait for the end of a rank, which may have been killed."""
         try:
             stream, _ = await asyncio.to_thread(caller.connect, MANAGER)
-            ended, loop = asyncio.Event(), asyncio.get_running_loop()
-            loop.add_reader(stream.fileno(), ended.set)
-            await ended.wait()
+            over, loop = asyncio.Event(), asyncio.get_running_loop()
+            loop.add_reader(stream.fileno(), over.set)
+            await over.wait()
             loop.remove_reader(stream.fileno())
             stream.close()
-        except OSError:  # it has ended already
-            pass
         finally:
             del self._ends[caller.key]
 
     def _end_unused(self) -> None:
-        unused, pause = 0, threading.Event()
-        while unused < _UNUSED_SECONDS:
+        seconds, pause = 0, threading.Event()
+        while seconds < _UNUSED_SECONDS:
             pause.wait(1.0)
-            unused = 0 if self._ends else unused + 1
+            seconds = 0 if self._ends else seconds + 1
         os._exit(0)
 
 

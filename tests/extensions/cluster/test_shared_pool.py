@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 from checkout import ROOT
 from ranks import run_ranks
@@ -117,6 +118,23 @@ def test_nothing_is_left_of_ranks_that_are_killed(cluster, tmp_path):
     assert pids[0]
     assert wait_for(lambda: not actors_of_pools())
     assert wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids[0] | pids[1]))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.filterwarnings("ignore::voxpipe.core.errors.WorkerReplaced")
+def test_a_manager_that_is_killed_is_replaced():
+    """Its actors end with it, and others make their batches."""
+    with vp.DataLoader2(chain(), seed=7) as plain:
+        expected = digest(plain)
+    with vp.DataLoader2(chain(), None, shared(2), seed=7) as loader:
+        it = iter(loader)
+        batches = [next(it)]
+        for process in psutil.process_iter(["cmdline"]):
+            if process.info["cmdline"] and process.info["cmdline"][0] == "ray::Manager":
+                process.kill()
+        assert digest([*batches, *it]) == expected
+    assert wait_for(lambda: not actors_of_pools())
 
 
 @pytest.mark.usefixtures("cluster")
