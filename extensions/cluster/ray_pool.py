@@ -273,8 +273,8 @@ class RayPool(WorkerPool):
         if self._count < self._options.local_workers:
             super()._add()
         else:
-            taken = {worker.place for worker in self._every() if isinstance(worker, ActorWorker)}
-            place = next(place for place in itertools.count() if place not in taken)
+            places = {worker.place for worker in self._every() if isinstance(worker, ActorWorker)}
+            place = next(place for place in itertools.count() if place not in places)
             self._starting.append(self._start_actor(place))
 
     def _start_actor(self, place: int, before: SlotReader | None = None) -> Worker:
