@@ -1,13 +1,15 @@
 """Simulation of trainers whose batches workers in a cluster make.
 
 The simulation has the policies of ``RayPool``: jobs by plan order to the worker with the fewest,
-one job for a slow worker, late jobs made again, and the jobs of the dead for the living. Times of
-planning, making and receiving are given. ``cluster.py`` compares it with real runs.
+one job for a slow worker, a rest for one that all wait for, late jobs made again, and the jobs of
+the dead for the living. Times of planning, making and receiving are given. ``cluster.py`` compares
+it with real runs.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import random
 import statistics
 from collections import deque
@@ -19,6 +21,7 @@ from typing import Any
 
 # As in extensions/cluster/ray_pool.py.
 JOBS, RECENT, SLOW, LAST, MORE = 2, 64, 1.3, 2, 8
+REST, LONGEST_REST = 10.0, 600.0
 POLL, LEAST_LATE, LATE = 0.1, 0.25, 3.0
 MOST_WORKERS = 1024
 """Of one rank; a rate that needs more is out of reach."""
@@ -89,6 +92,8 @@ class Worker:
     is_silent: bool = False
     """Whether it is dead, and the trainer may not know."""
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))
+    rest: float = 0.0
+    until: float = 0.0
 
 
 class Rank:
@@ -144,6 +149,7 @@ class Rank:
         self.turn()
 
     def _hand_out(self) -> None:
+        self._end_rests()
         more = MORE if any(worker.most == 1 for worker in self.workers) else 0
         most = min(self.batches, len(self.taken) + JOBS * len(self.workers) + more)
         while self._again or self._planned < most:
@@ -190,12 +196,28 @@ class Rank:
         worker.seconds.append(now - worker.last_answer)
         worker.last_answer = now
         self._times.append(worker.seconds[-1])
-        is_slow = min(worker.seconds) > SLOW * statistics.median(self._times)
-        worker.most = 1 if is_slow else JOBS
+        self._limit(worker)
         if number >= len(self.taken):
             self._ready.add(number)
         self._begin(worker)
         self.turn()
+
+    def _limit(self, worker: Worker) -> None:
+        """Set how many jobs a worker may have, and its rest."""
+        least, limit = min(worker.seconds), SLOW * statistics.median(self._times)
+        rate = sum(1 / min(other.seconds) for other in self.workers if other.most)
+        window = (JOBS * len(self.workers) + MORE) / rate if rate else math.inf
+        if least > max(window, limit):
+            worker.rest = min(max(2 * worker.rest, REST * least), LONGEST_REST)
+            worker.most, worker.until = 0, self.clock.now + worker.rest
+        else:
+            worker.most, worker.rest = 1 if least > limit else JOBS, 0.0
+
+    def _end_rests(self) -> None:
+        none = not any(worker.most for worker in self.workers)
+        for worker in self.workers:
+            if worker.most == 0 and (none or worker.until <= self.clock.now):
+                worker.most = 1
 
     def _is_open(self, number: int) -> bool:
         return number >= len(self.taken) and number not in self._ready
@@ -209,7 +231,7 @@ class Rank:
         jobs = [job for worker in self.workers for job in worker.jobs if self._is_open(job[0])]
         numbers = [number for number, _ in jobs]
         late = sorted(job for job in jobs if job[1] < limit and numbers.count(job[0]) == 1)
-        free = [worker for worker in self.workers if not worker.jobs]
+        free = [worker for worker in self.workers if worker.most and not worker.jobs]
         for worker, (number, _) in zip(free, late, strict=False):
             self.made_again += 1
             self._give(worker, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Self
@@ -23,8 +23,8 @@ from .reading_service import Epoch, refuse_unknown, text_of
 from .replica import Hooks, InitFunction, ResetFunction
 from .replicated_epoch import ReplicatedEpoch
 from .work import PlannedWork, ReplicatedWork, Work, work_of
-from .workers.payload import Payload, payload_of
-from .workers.pool import WorkerPool
+from .workers.payload import payload_of
+from .workers.pool import PoolSettings, WorkerPool
 from .workers.script import script_of_this_process
 
 _BATCH = ".batch_patches({value}) or .batch({value}) at the end of the chain"
@@ -265,15 +265,14 @@ class MultiProcessingReadingService:
             graph = work.cut.planner if isinstance(work, PlannedWork) else work.graph
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
             ahead = self.jobs_per_worker(bool(work.ahead_bytes))
-            self._pool = self._make_pool(work, payload, count, ahead, imports)
+            context = mp.get_context(self.start_method)
+            settings = PoolSettings(work, payload, count, context, self._budget, ahead, imports)
+            self._pool = self._make_pool(settings)
         return self._pool
 
-    def _make_pool(
-        self, work: Work, payload: Payload, count: int, ahead: int, imports: Sequence[str]
-    ) -> WorkerPool:
-        """Start ``count`` workers, each with ``ahead`` batches in flight."""
-        context = mp.get_context(self.start_method)
-        return WorkerPool(work, payload, count, context, self._budget, ahead, imports)
+    def _make_pool(self, settings: PoolSettings) -> WorkerPool:
+        """Start the workers."""
+        return WorkerPool(settings)
 
     def _end_epoch(self) -> None:
         if not self._staying or (self._pool is not None and not self._pool.is_well()):

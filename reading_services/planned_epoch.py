@@ -21,7 +21,7 @@ from .memory_budget import PrefetchBudget
 from .planner import DeliveredBatches, JobsInFlight, jobs
 from .reading_service import begin, end, leaving_error
 from .timeout_iterator import TimeoutIterator
-from .transport.messages import BatchMessage, ErrorMessage
+from .transport.messages import BatchMessage, ErrorMessage, RepeatedAnswer
 from .work import PlannedWork, batch_count
 from .workers.pool import Pool, has_room
 from .workers.worker_process import Worker
@@ -87,7 +87,7 @@ class PooledEpoch(Iterator[Any]):
 
     def __post_init__(self) -> None:
         self.last = -1
-        self._pool.passes += 1
+        self._pool.begin_pass()
         self._deaths: Counter[str] = Counter()
         self._losses: dict[str, float] = {}  # times of the last death on each node
         self._room = PrefetchBudget(self._flow.most_bytes, self._flow.unknown)
@@ -159,7 +159,7 @@ class PooledEpoch(Iterator[Any]):
     def _take(self) -> Any:
         raise NotImplementedError
 
-    def _tell(self, worker: Worker, answer: BatchMessage | ErrorMessage) -> None:
+    def _tell(self, worker: Worker, answer: BatchMessage | ErrorMessage | RepeatedAnswer) -> None:
         PIPE_STATS.merge(answer.report.ledger)
         for volume in answer.report.versions:
             # Copies of a local file on two nodes differ in their times of writing.
@@ -224,6 +224,8 @@ class PlannedEpoch(PooledEpoch):
             for worker, answer in self._answers():
                 if isinstance(answer, WorkerDied):
                     self._replace(worker, answer)
+                elif isinstance(answer, RepeatedAnswer):
+                    self._tell(worker, answer)
                 else:
                     self._store(worker, answer)
             self._hand_out()

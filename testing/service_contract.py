@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 from ..adapters import OnError, Timeout
-from ..core.errors import ItemTimeout
+from ..core.errors import ItemTimeout, WorkerDied
 from ..dataloader2 import DataLoader2
 from ..datapipes.iter import from_cases
 from ..graph import Pipe
@@ -146,6 +146,17 @@ class PoolContract(ServiceContract):
     makes_late_batches_again = False
     """Whether a free worker makes the batches of one that is stopped."""
 
+    def make_without_room(self) -> Any:
+        """Return a service whose workers cannot start; None if they always can."""
+        return None
+
+    def pretend(self, patch: pytest.MonkeyPatch) -> str:
+        """Give this process another version of a package than workers, and return its name.
+
+        Return "" if workers run the code of this process.
+        """
+        return ""
+
     def pids(self, loader: Any) -> list[int]:
         """Return the process numbers of the workers that are up."""
         return [worker.process.pid for worker in loader.reading_service._pool.workers]
@@ -197,6 +208,27 @@ class PoolContract(ServiceContract):
         """Batches keep their order while one worker is slow."""
         with self.loader(self.long_chain(tmp_path / "pid")) as ours:
             assert _contents(ours) == self.whole()
+
+    def test_no_worker_is_up(self) -> None:
+        """The error names the workers that have not started."""
+        if (service := self.make_without_room()) is None:
+            pytest.skip("its workers start")
+        limits = Timeout(item=_PAUSE, start=_LIMIT)
+        with (
+            DataLoader2(self.chain(), limits, service, seed=_SEED) as ours,
+            pytest.raises(ItemTimeout, match="no worker is up"),
+        ):
+            list(ours)
+
+    def test_a_worker_of_another_version_makes_no_batch(self, monkeypatch: Any) -> None:
+        """The error names the package and both versions."""
+        if not (package := self.pretend(monkeypatch)):
+            pytest.skip("its workers run this code")
+        with (
+            self.loader(self.chain()) as ours,
+            pytest.raises(WorkerDied, match=f"{package} is .* there, and .* here"),
+        ):
+            list(ours)
 
     def test_workers_come_and_go(self) -> None:
         """``scale`` adds and ends workers within a pass, and between two."""

@@ -14,8 +14,9 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 # decision 0043 says which. Items by number and manifests by columns had a budget of none: decision
 # 0044 says how many lines they took, and which they replaced.
 #
-# Workers of a cluster have a budget of 1 800 lines in both parts.
-PARTS = {"engine": (239, 68_275), "extensions": (53, 13_934)}
+# Workers of a cluster have a budget of 1 800 lines in both parts. With actors that ranks share,
+# affinity to nodes and rests of slow workers, they take about 2 050.
+PARTS = {"engine": (239, 68_353), "extensions": (55, 14_257)}
 FOLDERS = 34
 SMALL = 3
 CIRCLES = 0

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 import ray
 
@@ -24,7 +25,7 @@ from ...reading_services.workers.script import (
     UnguardedError,
     adopt_settings,
 )
-from ...reading_services.workers.worker import Line, run_worker
+from ...reading_services.workers.worker import Line, WorkerSettings, run_worker
 from .stream import StreamLine, connect
 
 _utilities: Any = ray.util  # its functions have no types
@@ -60,28 +61,39 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-class Actor:
-    """A worker in a process of Ray."""
+class Caller(NamedTuple):
+    """A pool, as its actors reach it."""
 
-    def serve(
-        self, addresses: Mapping[str, Any], key: bytes, number: int, modules: Sequence[str]
-    ) -> None:
-        """Serve the jobs of the trainer until it closes the stream; this process ends then.
+    addresses: Mapping[str, Any]
+    """Those of a :class:`~.stream.StreamServer`, by the name of a node; "" is for all others."""
+    key: bytes
+    modules: Sequence[str]  # that the volumes need
 
-        ``addresses`` are those of a :class:`~.stream.StreamServer`, by the name of a node; the
-        empty name is for all others.
-        """
+    def connect(self, number: int) -> tuple[Connection, bool]:
+        """Return a stream to it, and whether it is on this node."""
         node = ray.get_runtime_context().get_node_id()
-        own = addresses.get(node)
-        reachable = [address for address in (own, addresses[""]) if address is not None]
+        own = self.addresses.get(node)
+        reachable = [address for address in (own, self.addresses[""]) if address is not None]
         host = _utilities.get_node_ip_address()
         facts = {"number": number, "pid": os.getpid(), "node": node, "host": host}
-        channel, is_near = connect(reachable, key, {**facts, **facts_of_process(modules)})
+        return connect(reachable, self.key, {**facts, **facts_of_process(self.modules)})
+
+    def join(self, number: int) -> tuple[Connection, bool, bytes, WorkerSettings]:
+        """Return a stream, whether it is on this node, the payload, and the settings here."""
+        channel, is_near = self.connect(number)
         payload, settings = pickle.loads(channel.recv_bytes())
         environment = {**os.environ, **portable(settings.environment)}
         os.environ[SERVER] = environment[SERVER] = ""  # so a script without a guard raises an error
-        settings = replace(settings, environment=environment)
-        run_worker(channel, [], payload, settings, _NearLine if is_near else _FarLine)
+        return channel, is_near, payload, replace(settings, environment=environment)
+
+
+class Actor:
+    """A worker in a process of Ray."""
+
+    def serve(self, caller: Caller, number: int) -> None:
+        """Serve the jobs of the trainer until it closes the stream; this process ends then."""
+        channel, is_near, payload, settings = caller.join(number)
+        run_worker(channel, [], payload, settings, NearLine if is_near else FarLine)
 
 
 class NodeUnpickler(ScriptUnpickler):
@@ -110,12 +122,16 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-class _NearLine(Line):
+class NearLine(Line):
+    """The line to a trainer on this node."""
+
     unpickler = NodeUnpickler
     leave = staticmethod(_leave)
 
 
-class _FarLine(StreamLine):
+class FarLine(StreamLine):
+    """The line to a trainer on another node."""
+
     unpickler = NodeUnpickler
     leave = staticmethod(_leave)
 

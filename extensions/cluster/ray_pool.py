@@ -7,6 +7,8 @@ jobs of the dead, and a late job is made twice: both batches are the same, and t
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
 import pickle
 import re
@@ -14,31 +16,36 @@ import statistics
 import sys
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
 
 import numpy as np
 import ray
+from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...core.call_site import warn
 from ...core.errors import IdleWorkers, VolumeNotFound, WorkerDied
 from ...core.locks import timeout_or_none
-from ...reading_services.memory_budget import SlotBudget, default_slot_bytes
-from ...reading_services.transport.messages import BatchMessage, ErrorMessage, unpack
+from ...reading_services.memory_budget import default_slot_bytes
+from ...reading_services.transport.messages import (
+    BatchMessage,
+    ErrorMessage,
+    RepeatedAnswer,
+    unpack,
+)
 from ...reading_services.transport.shared_memory import receive_descriptor, send_descriptor
 from ...reading_services.transport.slot_reader import BatchBuffers, SlotReader
-from ...reading_services.work import Work
-from ...reading_services.workers.payload import Payload
-from ...reading_services.workers.pool import WorkerPool
+from ...reading_services.workers.pool import PoolSettings, WorkerPool
 from ...reading_services.workers.script import script_of_this_process
 from ...reading_services.workers.worker_process import Worker
-from .actor import Actor, facts_of_process, portable
+from .actor import Actor, Caller, facts_of_process, portable
+from .node_affinity import NodeAffinity
+from .shared_actor import MANAGER, manager_of
 from .stream import Direct, Greeting, Relay, StepNote, StreamArrival, StreamServer, shut
 
 _ray: Any = ray  # these functions have no types
@@ -60,6 +67,9 @@ _RECENT = 64
 _FEW = 8
 # A worker whose last batches took more than this many times the usual has one job at a time.
 _SLOW, _LAST = 1.3, 2
+# Times of its last batch that a worker rests if all others wait for it, and the longest rest in
+# seconds.
+_REST, _LONGEST_REST = 10.0, 600.0
 # From this part of the time of making a batch on, receiving it from another node is dear.
 _DEAR = 0.5
 # Further batches in flight while a worker is slow.
@@ -73,6 +83,7 @@ class ActorOptions(NamedTuple):
     payload: bytes  # the payload of actors, without the variables of this process
     threads: int  # patches that each realizes at once
     resources: Mapping[str, Any]
+    pool: str | None  # the name of the actors that ranks share
     late: float
     """A job that takes so many times the usual is given to a free worker, too; 0 for never."""
 
@@ -83,8 +94,8 @@ class ActorProcess:
     sentinel = None
     exitcode = None
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
+    def __init__(self, actor: Any = None) -> None:
+        self._actor = actor  # None for one that other ranks use, too
         self._end = threading.Event()
         self.pid = 0
         self.cause: BaseException | None = None
@@ -104,7 +115,9 @@ class ActorProcess:
 
     def kill(self) -> None:
         """End it."""
-        if ray.is_initialized():  # a call would start another Ray
+        if self._actor is None:  # its manager ends it after the last rank
+            self._end.set()
+        elif ray.is_initialized():  # a call would start another Ray
             with contextlib.suppress(Exception):  # it ends meanwhile
                 ray.kill(self._actor)
 
@@ -116,11 +129,33 @@ class _Task(NamedTuple):
     since: float
 
 
+@dataclass
+class _Pace:
+    """Times of a worker's last batches, and how many jobs it may have."""
+
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_LAST))
+    most_jobs: int = Worker.most_jobs
+    rest: float = 0.0
+    until: float = 0.0  # the end of its rest
+
+    def limit(self, usual: float, window: float) -> None:
+        """Set its limit from the usual time, and the time in which all workers fill the window."""
+        least = min(self.seconds)
+        if least > max(window, _SLOW * usual):
+            # Each failed trial doubles the rest: the batches after this one wait for it.
+            self.rest = min(max(2 * self.rest, _REST * least), _LONGEST_REST)
+            self.most_jobs, self.until = 0, time.monotonic() + self.rest
+        else:
+            self.most_jobs = 1 if least > _SLOW * usual else Worker.most_jobs
+            self.rest = 0.0
+
+
 @dataclass(eq=False)
 class ActorWorker(Worker):
     """An actor, its channel, and its jobs."""
 
     host: str = ""
+    place: int = 0  # among the actors of the pool
     batches: dict[int, Any] = field(default_factory=dict)
     """Batches of another node that have arrived, by their numbers."""
 
@@ -185,6 +220,11 @@ def _name_node(worker: Worker, answer: Any) -> Any:
     return replace(answer, error=pickle.dumps(error))
 
 
+def _on(node: str) -> Any:
+    """Return the option of an actor that runs on a node, or on another if this has no room."""
+    return NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
+
+
 def _first_line(error: BaseException) -> str:
     """Return the error in an actor, or else the first line of Ray's text about its end."""
     text = str(error).strip()
@@ -197,18 +237,8 @@ class RayPool(WorkerPool):
 
     has_actors = True
 
-    def __init__(
-        self,
-        work: Work,
-        payload: Payload,
-        count: int,
-        context: BaseContext,
-        budget: SlotBudget,
-        ahead: int,
-        imports: Sequence[str],
-        options: ActorOptions,
-    ) -> None:
-        self._options, self._imports = options, imports
+    def __init__(self, settings: PoolSettings, options: ActorOptions) -> None:
+        self._options, self._imports = options, settings.imports
         self.far_payload = options.payload
         self._starting: list[Worker] = []
         self._starts: dict[Worker, float] = {}  # times at which they were started
@@ -217,34 +247,37 @@ class RayPool(WorkerPool):
         self._streams: dict[int, Connection] = {}
         self._lock = threading.Lock()
         self._tasks: dict[Worker, dict[int, _Task]] = {}
-        self._paces: dict[Worker, deque[float]] = {}  # seconds of the last batches
-        self._ready_jobs: set[int] = set()
-        self._pass = 0
+        self._paces: defaultdict[Worker, _Pace] = defaultdict(_Pace)
+        self._ready: set[int] = set()  # jobs of this pass that have an answer
         self._times: deque[float] = deque(maxlen=_RECENT)
         self._receiving: deque[float] = deque(maxlen=_RECENT)
+        self._waits: deque[float] = deque(maxlen=_RECENT)  # of jobs at actors that ranks share
         self._has_warned = False
-        self._facts = facts_of_process(imports)
+        self._facts = facts_of_process(settings.imports)
         script = script_of_this_process()
         self._script: dict[str, Any] = {**script, "sys_argv": sys.argv} if script else {}
         self._home = ray.get_runtime_context().get_node_id()
         self._actor_class: Any = ray.remote(Actor)
-        most = (ahead + 1) * count
-        self._buffers = BatchBuffers(most, budget.limit or default_slot_bytes())
+        most = (settings.ahead + 1) * settings.workers
+        self._buffers = BatchBuffers(most, settings.budget.limit or default_slot_bytes())
         self._server = StreamServer(str(_utilities.get_node_ip_address()), self._greet)
         try:
-            super().__init__(work, payload, count, context, budget, ahead, imports)
+            super().__init__(settings)
         except BaseException:
             self._server.close()
             raise
+        self.affinity = NodeAffinity(self._home)
         self._poll = _POLL if self._poll is None else min(self._poll, _POLL)
 
     def _add(self) -> None:
         if self._count < self._options.local_workers:
             super()._add()
         else:
-            self._starting.append(self._start_actor())
+            places = {worker.place for worker in self._every() if isinstance(worker, ActorWorker)}
+            place = next(place for place in itertools.count() if place not in places)
+            self._starting.append(self._start_actor(place))
 
-    def _start_actor(self, before: SlotReader | None = None) -> Worker:
+    def _start_actor(self, place: int, before: SlotReader | None = None) -> Worker:
         if not ray.is_initialized():  # a call would start another Ray
             do = "Call ray.shutdown() after the loader's shutdown()."
             raise WorkerDied("Ray was shut down while a loader uses it", do=do)
@@ -256,34 +289,41 @@ class RayPool(WorkerPool):
             **self._options.resources,
             "max_restarts": 0,
             "max_task_retries": 0,
-            "scheduling_strategy": self._strategy(number),
+            "scheduling_strategy": self._strategy(place),
         }
-        actor = self._actor_class.options(**options).remote()
-        worker = ActorWorker(number, ActorProcess(actor), ours, slots, self._at)
+        pool = self._options.pool
+        actor: Any = None
+        if pool is None:
+            actor = self._actor_class.options(**options).remote()
+        worker = ActorWorker(number, ActorProcess(actor), ours, slots, self._at, place=place)
         with self._lock:
             self._doors[number] = theirs, worker
-        call = actor.serve.remote(self._addresses(), self._server.key, number, self._imports)
+        addresses = {self._home: self._server.unix_address, "": self._server.address}
+        caller = Caller(addresses, self._server.key, self._imports)
+        if pool is None:
+            call = actor.serve.remote(caller, number)
+        else:
+            manager = manager_of(pool, _on(self._home))
+            call = manager.serve.remote(place, options, caller, number)
         call.future().add_done_callback(partial(self._note_exit, worker))
         worker.limit_waits(self.limits.start + self.limits.item)
         self._starts[worker] = time.monotonic()
         return worker
 
-    def _strategy(self, number: int) -> Any:
+    def _strategy(self, place: int) -> Any:
         """Return where an actor goes: to the other nodes in turn, if there are any."""
         # Always given: the placement group of a trial would catch the actor otherwise.
         nodes = sorted(node["NodeID"] for node in _ray.nodes() if node["Alive"])
         others = [node for node in nodes if node != self._home]
         if not others:
             return "SPREAD"
-        node = others[number % len(others)]
-        return NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
-
-    def _addresses(self) -> dict[str, Any]:
-        return {self._home: self._server.unix_address, "": self._server.address}
+        return _on(others[place % len(others)])
 
     def _note_exit(self, worker: Worker, call: Any) -> None:
         """Close the channel of an actor that has ended; a thread of Ray calls it."""
-        worker.process.end(call.exception())
+        error = call.exception()
+        inner = getattr(error, "cause", None)  # the manager of shared actors passes it on
+        worker.process.end(inner if isinstance(inner, RayActorError) else error)
         self._close_door(worker.number)
 
     def _payload_for(self, worker: Worker) -> bytes:
@@ -303,6 +343,9 @@ class RayPool(WorkerPool):
         number = int(facts["number"])
         with self._lock:
             door, worker = self._doors.pop(number, (None, None))
+            if number == MANAGER:
+                self._streams[number] = stream
+                return
             if door is not None and not facts["is_near"]:
                 self._streams[number] = stream
         if door is None or worker is None:  # it was stopped meanwhile
@@ -373,7 +416,6 @@ class RayPool(WorkerPool):
 
     def is_up(self) -> bool:
         """Whether a worker is up, and all processes on this node are."""
-        self._ready()
         return bool(self.workers) and super().is_up()
 
     def is_well(self, payload: bytes | None = None) -> bool:
@@ -389,9 +431,8 @@ class RayPool(WorkerPool):
 
     def _open_jobs(self) -> Counter[int]:
         """Return the jobs of this pass without an answer, and how many workers have each."""
-        ready = self._ready()
         jobs = Counter(index for tasks in self._tasks.values() for index in tasks)
-        return Counter({index: count for index, count in jobs.items() if index not in ready})
+        return Counter({index: count for index, count in jobs.items() if index not in self._ready})
 
     def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
         """Send one job."""
@@ -404,15 +445,14 @@ class RayPool(WorkerPool):
         if any(worker.is_gone and worker.jobs for worker in self._every()):
             self.is_broken = True
 
-    def _ready(self) -> set[int]:
-        """Return the numbers of this pass's jobs that have an answer."""
-        if self._pass != self.passes:
-            self._pass, self._ready_jobs = self.passes, set()
-            self._tasks.clear()
-            for worker in self._every():
-                # It gets jobs of this pass after its answers to those of the last.
-                worker.most_jobs = 0 if worker.jobs else Worker.most_jobs
-        return self._ready_jobs
+    def begin_pass(self) -> None:
+        """Count one more pass, without the jobs of the last."""
+        super().begin_pass()
+        self._ready.clear()
+        self._tasks.clear()
+        for worker in self._every():
+            # It gets jobs of this pass after its answers to those of the last.
+            worker.most_jobs = 0 if worker.jobs else self._paces[worker].most_jobs
 
     def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
         """Wait until a worker answers, ends or starts, and yield the first answer to each job."""
@@ -420,8 +460,11 @@ class RayPool(WorkerPool):
             for worker, answer in super().answers(deadline, seconds):
                 if isinstance(answer, WorkerDied) or self._is_first(worker, answer):
                     yield worker, _name_node(worker, answer)
-                elif isinstance(answer, BatchMessage):
-                    worker.open(answer.data)  # and drop it, which frees its memory
+                else:
+                    if isinstance(answer, BatchMessage):
+                        worker.open(answer.data)  # and drop it, which frees its memory
+                    if answer.report.run == self.passes:
+                        yield worker, RepeatedAnswer(answer.report)
         except GeneratorExit:
             raise
         except BaseException:  # an answer may have been lost
@@ -432,37 +475,54 @@ class RayPool(WorkerPool):
             self.workers.append(worker)
         self._buffers.settle()
         self._warn_of_waiting()
+        self._end_rests()
         self._make_late_ones_again()
 
     def _is_first(self, worker: Worker, answer: Any) -> bool:
         """Note the time of a batch; return whether it is the first answer to its job."""
-        ready, report = self._ready(), answer.report
+        report, pace = answer.report, self._paces[worker]
         self._times.append(report.seconds)
-        times = self._paces.setdefault(worker, deque(maxlen=_LAST))
-        times.append(report.seconds)
-        usual = statistics.median(self._times)
-        is_known = len(self._times) >= _FEW and len(times) == _LAST
-        is_slow = is_known and min(times) > _SLOW * usual
+        pace.seconds.append(report.seconds)
+        if len(self._times) >= _FEW and len(pace.seconds) == _LAST:
+            pace.limit(statistics.median(self._times), self._window())
         if report.run == self.passes:
-            self._tasks.get(worker, {}).pop(answer.index, None)
+            task = self._tasks.get(worker, {}).pop(answer.index, None)
+            if task is not None and self._options.pool is not None:
+                self._waits.append((time.monotonic() - task.since) / self._settings.ahead)
         if report.run == self.passes or not worker.jobs:
-            worker.most_jobs = 1 if is_slow else Worker.most_jobs
+            worker.most_jobs = pace.most_jobs
         self.more_in_flight = max((_MORE for w in self.workers if w.most_jobs == 1), default=0)
-        if report.run != self.passes or answer.index in ready:
+        if report.run != self.passes or answer.index in self._ready:
             return False
-        ready.add(answer.index)
+        self._ready.add(answer.index)
         return True
+
+    def _window(self) -> float:
+        """Return the seconds in which the workers make as many batches as may be in flight."""
+        paces = [self._paces[worker] for worker in self.workers]
+        rate = sum(1 / max(min(p.seconds), 1e-6) for p in paces if p.seconds and p.most_jobs)
+        return (self._settings.ahead * len(paces) + _MORE) / rate if rate else math.inf
+
+    def _end_rests(self) -> None:
+        """Give workers that have rested one job, or at once if no other may have one."""
+        now, none = time.monotonic(), not any(worker.most_jobs for worker in self.workers)
+        for worker in self.workers:
+            pace = self._paces[worker]
+            if pace.most_jobs == 0 and (none or pace.until <= now):
+                worker.most_jobs = pace.most_jobs = 1
 
     def _make_late_ones_again(self) -> None:
         """Give each late job to a free worker as well."""
         if not self._options.late or len(self._times) < _FEW:
             return
         usual = statistics.median(self._times)
+        if self._waits:  # a job waits for those of other ranks, too
+            usual = max(usual, statistics.median(self._waits))
         limit = time.monotonic() - max(_LEAST_LATE, self._options.late * usual)
         alone = {index for index, count in self._open_jobs().items() if count == 1}
         every = (task for tasks in self._tasks.values() for task in tasks.values())
         late = [task for task in every if task.since < limit and task.job.index in alone]
-        free = [w for w in self.workers if not (w.jobs or w.is_gone)]
+        free = [w for w in self.workers if w.most_jobs and not (w.jobs or w.is_gone)]
         late.sort(key=lambda task: task.since)
         for worker, task in zip(free, late, strict=False):
             self.give(worker, task.job, *self._seed)
@@ -470,7 +530,7 @@ class RayPool(WorkerPool):
     def replace(self, worker: Worker) -> Worker:
         """Replace a dead worker, and return the new one, which has no jobs yet."""
         tasks = self._tasks.pop(worker, {})
-        others = self._open_jobs().keys() | self._ready()
+        others = self._open_jobs().keys() | self._ready
         worker.jobs = deque(task.job for index, task in tasks.items() if index not in others)
         if not isinstance(worker, ActorWorker):
             return super().replace(worker)
@@ -479,7 +539,7 @@ class RayPool(WorkerPool):
         self._end(worker)
         if is_leaving:
             return worker
-        fresh = self._start_actor(worker.slots)
+        fresh = self._start_actor(worker.place, worker.slots)
         self._starting.append(fresh)
         return fresh
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing as mp
 import os
 import re
 import secrets
@@ -11,21 +10,28 @@ import shutil
 import socket
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 from ...batching.collate import usable_cores
 from ...core.errors import BadSetting, MissingDependency, WorkerDied
-from ...core.validate import count_text, validate_int
+from ...core.suggest import closest
+from ...core.validate import as_number, count_text, validate_int
 from ...graph import Pipe
 from ...reading_services.multiprocessing import MultiProcessingReadingService
 from ...reading_services.transport.slot_writer import HAS_SLOTS
 from ...reading_services.work import PlannedWork, ReplicatedWork, Work
-from ...reading_services.workers.payload import Payload, payload_of
-from ...reading_services.workers.pool import WorkerPool
+from ...reading_services.workers.payload import payload_of
+from ...reading_services.workers.pool import PoolSettings, WorkerPool
 from ...reading_services.workers.script import script_of_this_process
 
+# Options of an actor that the pool leaves to the user.
+_OPTIONS = [
+    *("num_cpus", "num_gpus", "memory", "object_store_memory", "resources"),
+    *("accelerator_type", "label_selector", "runtime_env"),
+]
 # The least that Ray takes: batches do not travel in its store.
 _STORE_BYTES = 80 * 1024**2
 _HOST_AND_PORT = re.compile(r"(?:ray://)?([^:/]+):(\d+)")
@@ -55,7 +61,10 @@ class RayReadingService(MultiProcessingReadingService):
         Address of the cluster, as in ``ray.init``. Without one: the cluster of this process, else
         that of ``RAY_ADDRESS``. If there is none, Ray starts on this machine until :meth:`stop`.
     resources
-        Options of each actor. An example is ``{"num_cpus": 2}``.
+        Options of Ray for each actor. An example is ``{"num_cpus": 2}``.
+    pool
+        Name of actors that the ranks of one job share: each actor makes one batch of each rank in
+        turn. All ranks give the same name and the same ``address``. None for actors of its own.
     prefetch_bytes
         Bytes of prefetched batches. The default is that of ``MultiProcessingReadingService``.
     max_restarts
@@ -79,6 +88,7 @@ class RayReadingService(MultiProcessingReadingService):
         address: str | None = None,
         resources: Mapping[str, Any] | None = None,
         *,
+        pool: str | None = None,
         prefetch_bytes: int | None = None,
         max_restarts: int = 3,
         late: float = 3.0,
@@ -101,14 +111,24 @@ class RayReadingService(MultiProcessingReadingService):
         if not late >= 0:
             raise ValueError(f"late is a number of times, or 0 for never, got {late}")
         self.address = address
+        if pool is not None and not (isinstance(pool, str) and pool):
+            raise ValueError(f"pool is the name of shared actors or None, got {pool!r}")
+        self.pool = pool
         self.resources = dict(resources or {})
+        for name in self.resources.keys() - set(_OPTIONS):
+            words = closest(str(name), _OPTIONS, 0.5) or [", ".join(_OPTIONS)]
+            raise ValueError(f"resources has no option {name!r} of an actor: give {words[0]}")
+        as_number("resources['num_cpus']", self.resources.get("num_cpus", 1), least=0)
         self.late = late
         self._ray: Any = None
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph; refuse objects that cannot travel to a worker."""
         work = super().distribute(graph)
-        if self.num_workers > self.local_workers and not isinstance(work, ReplicatedWork):
+        if isinstance(work, ReplicatedWork):  # no actor runs a whole graph
+            count = min(self.num_workers, max(1, self.local_workers))
+            return replace(work, workers=count, threads=self._threads(count))
+        if self.num_workers > self.local_workers:
             payload_of(work, self.num_workers, script_of_this_process())
         return work
 
@@ -122,9 +142,12 @@ class RayReadingService(MultiProcessingReadingService):
     def _pool_for(self, work: Work) -> WorkerPool:
         pool, needs_actors = self._pool, self.num_workers > self.local_workers
         if isinstance(work, PlannedWork) and pool is not None and needs_actors:
-            pool.is_broken |= not pool.has_actors
-            if pool.has_actors:
-                vars(pool)["far_payload"] = self._far_payload(work)
+            from .ray_pool import RayPool
+
+            if isinstance(pool, RayPool):
+                pool.far_payload = self._far_payload(work)
+            else:
+                pool.is_broken = True
         return super()._pool_for(work)
 
     def _far_payload(self, work: Work) -> bytes:
@@ -134,21 +157,18 @@ class RayReadingService(MultiProcessingReadingService):
         script, environment = script_of_this_process(), portable(os.environ)
         return payload_of(work, self.num_workers, script, environment).data
 
-    def _make_pool(
-        self, work: Work, payload: Payload, count: int, ahead: int, imports: Sequence[str]
-    ) -> WorkerPool:
-        if isinstance(work, ReplicatedWork) or self.local_workers >= count:
-            return super()._make_pool(work, payload, count, ahead, imports)
+    def _make_pool(self, settings: PoolSettings) -> WorkerPool:
+        work = settings.work
+        if isinstance(work, ReplicatedWork) or self.local_workers >= settings.workers:
+            return super()._make_pool(settings)
         from .ray_pool import ActorOptions, RayPool
 
         self._begin_ray()
-        context = mp.get_context(self.start_method)
         threads = self.threads_per_worker or max(1, int(self.resources.get("num_cpus", 1)))
-        payload_of_actors = self._far_payload(work)
-        options = ActorOptions(
-            self.local_workers, payload_of_actors, threads, self.resources, self.late
-        )
-        return RayPool(work, payload, count, context, self._budget, ahead, imports, options)
+        payload = self._far_payload(work)
+        local, resources = self.local_workers, self.resources
+        options = ActorOptions(local, payload, threads, resources, self.pool, self.late)
+        return RayPool(settings, options)
 
     def _begin_ray(self) -> None:
         """Connect to the cluster, or start one, unless another service has done so."""
@@ -158,6 +178,10 @@ class RayReadingService(MultiProcessingReadingService):
             _USERS.clear()
             address = self.address or os.environ.get("RAY_ADDRESS")
             is_local = address in (None, "local")
+            if is_local and self.pool is not None and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+                msg = f"ranks can share pool={self.pool!r} only in a cluster that all of them reach"
+                do = "Start it by `ray start --head`, and set RAY_ADDRESS for every rank."
+                raise BadSetting(msg, do=do)
             _ENDS[:] = [_begin_local() if is_local else _connect(str(address))]
         elif not _USERS:
             return  # the user has connected this process, and ends that
@@ -189,8 +213,10 @@ class RayReadingService(MultiProcessingReadingService):
         text, actors = work.explain(self.num_workers), self.num_workers - self.local_workers
         if not actors:
             return text
-        local = count_text(self.local_workers, "process", "processes")
-        text = f"{text}\nworkers: {local} of this node, and {count_text(actors, 'actor')} of Ray"
+        local = count_text(self.local_workers, "process", "processes") + " of this node, and "
+        local = local if self.local_workers else ""
+        ranks = f", which ranks share as {self.pool!r}" if self.pool is not None else ""
+        text = f"{text}\nworkers: {local}{count_text(actors, 'actor')} of Ray{ranks}"
         costs: Callable[[], str] = getattr(self._pool, "costs", str)
         return text + costs()
 

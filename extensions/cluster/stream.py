@@ -115,9 +115,9 @@ class StreamLine(Line):
 
     def share_notes(self) -> None:
         """Send the current step whenever it has changed."""
-        memory = np.zeros(mmap.PAGESIZE, np.uint8)
-        note_steps_in(memory)
-        threading.Thread(target=self._send_notes, args=(memory,), daemon=True).start()
+        self.memory = np.zeros(mmap.PAGESIZE, np.uint8)
+        note_steps_in(self.memory)
+        threading.Thread(target=self._send_notes, args=(self.memory,), daemon=True).start()
 
     def _send_notes(self, memory: NDArray[np.uint8]) -> None:
         last = b""

@@ -124,6 +124,12 @@ class BatchMessage:
     report: WorkerReport
 
 
+class RepeatedAnswer(NamedTuple):
+    """From a pool: another worker has answered this job before, so only the report counts."""
+
+    report: WorkerReport
+
+
 @dataclass(frozen=True)
 class ErrorMessage:
     """From a worker: an error in the pipes."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from multiprocessing import connection, current_process, forkserver
 from multiprocessing.context import BaseContext
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from ...batching.job import Job
 from ...core.errors import IteratorInvalidated, WorkerDied
@@ -68,6 +68,9 @@ class Pool(Protocol):
     is_broken: bool  # whether the next pass needs another pool
     more_in_flight: int  # batches beyond the limits of the workers, while one is slow
 
+    def begin_pass(self) -> None:
+        """Count one more pass; its jobs follow."""
+
     def is_up(self) -> bool:
         """Whether every worker has started that a pass waits for."""
 
@@ -84,7 +87,10 @@ class Pool(Protocol):
         """Send a job or a dealt item; ItemTimeout if the worker receives no messages."""
 
     def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
-        """Wait until a worker answers or dies, and yield the first answer to each job."""
+        """Wait until a worker answers or dies, and yield the first answer to each job.
+
+        Further answers to a job are yielded as a :class:`~..transport.messages.RepeatedAnswer`.
+        """
 
     def replace(self, worker: Worker) -> Worker:
         """Start a worker in place of a dead one; its ``jobs`` are then those to make again."""
@@ -172,22 +178,26 @@ _STOP_SECONDS = 0.1
 _ELSE = "may take longer; else look at this pipe and these files."
 
 
+class PoolSettings(NamedTuple):
+    """Settings of a pool."""
+
+    work: Work
+    payload: Payload
+    workers: int
+    context: BaseContext
+    budget: SlotBudget
+    ahead: int  # batches in flight of each worker
+    imports: Sequence[str]  # modules that the volumes need
+
+
 class WorkerPool:
     """Worker processes with the same payload."""
 
     has_actors = False
     """Whether workers may be on other nodes."""
 
-    def __init__(
-        self,
-        work: Work,
-        payload: Payload,
-        count: int,
-        context: BaseContext,
-        budget: SlotBudget,
-        ahead: int,
-        imports: Sequence[str],
-    ) -> None:
+    def __init__(self, settings: PoolSettings) -> None:
+        work, payload, count, context, budget, ahead, imports = settings
         self.limits = work.limits
         self.is_broken = False
         self.passes = 0  # passes that were begun
@@ -392,6 +402,10 @@ class WorkerPool:
                 worker.channel.send(message)
             except BlockingIOError:
                 self._raise_stuck(worker)
+
+    def begin_pass(self) -> None:
+        """Count one more pass; its jobs follow."""
+        self.passes += 1
 
     def is_up(self) -> bool:
         """Whether every worker has started."""

@@ -98,12 +98,19 @@ def run_worker(
 ) -> None:
     """Serve jobs until a stop message arrives or the parent is gone."""
     ignore_signals(settings.signals)
+    for other in channels:
+        other.close()
+    prepare_process(settings)
+    with warnings.catch_warnings(record=True) as record:
+        serve(channel, payload, settings, record, make_line or Line)
+
+
+def prepare_process(settings: WorkerSettings) -> None:
+    """Give this process the settings that hold for all of its consumers."""
     # Objects that the fork server imported are never garbage. A collection would write into their
     # headers, and so copy their pages into this worker. It was off since the fork.
     gc.freeze()
     gc.enable()
-    for other in channels:
-        other.close()
     # Variables that the script or a library sets at its import in this process stay.
     adopt(settings.environment, os.environ, AT_START)
     make_semaphores_nameless()
@@ -113,15 +120,24 @@ def run_worker(
     divide_tiles(settings.workers)
     if settings.ahead_bytes is not None:
         SESSION.ahead.limit(settings.ahead_bytes)
-    make_line = make_line or Line
+
+
+def serve(
+    channel: connection.Connection,
+    payload: bytes,
+    settings: WorkerSettings,
+    record: list[warnings.WarningMessage],
+    make_line: type[Line],
+) -> None:
+    """Serve the jobs of one consumer; ``record`` gets the warnings of this process."""
     queue = JobQueue(lambda data: make_line.unpickler(data, settings.script).load())
-    listening = (channel, queue, make_line.leave)
-    threading.Thread(target=_listen, args=listening, daemon=True).start()
-    with (
-        holding(COALESCING, (settings.coalesce_policies, "")),
-        using_threads(settings.threads),
-        warnings.catch_warnings(record=True) as record,
-    ):
+
+    def listen() -> None:
+        _listen(channel, queue, make_line.leave)
+        queue.close()
+
+    threading.Thread(target=listen, daemon=True).start()
+    with holding(COALESCING, (settings.coalesce_policies, "")), using_threads(settings.threads):
         # These contexts hold for all threads: another thread plans the prefetches.
         try:
             _serve(channel, queue, payload, settings, record, make_line)
@@ -157,6 +173,7 @@ def _listen(
             message = channel.recv_bytes()
             if message == STOP:
                 leave(0)
+                return
             queue.put(message)
     except (EOFError, OSError):
         pass
@@ -173,9 +190,9 @@ class JobQueue:
 
     def __init__(self, load: Callable[[bytes], Any]) -> None:
         self._load = load
-        self._waiting: SimpleQueue[QueuedJob] = SimpleQueue()
+        self._waiting: SimpleQueue[QueuedJob | None] = SimpleQueue()
         self._dealt: SimpleQueue[Deal] = SimpleQueue()
-        self._ahead: SimpleQueue[QueuedJob] = SimpleQueue()
+        self._ahead: SimpleQueue[QueuedJob | None] = SimpleQueue()
         self._messages: deque[DoJob] = deque()
         self._run = 0
         self._is_looking = False
@@ -188,8 +205,8 @@ class JobQueue:
 
         # In a copy of the context: the read scheme applies to prefetches too.
         def look() -> None:
-            while True:
-                self._ahead.get().look()
+            while (job := self._ahead.get()) is not None:
+                job.look()
 
         run = partial(copy_context().run, look)
         threading.Thread(target=run, name="voxpipe-read-ahead", daemon=True).start()
@@ -215,9 +232,14 @@ class JobQueue:
         self._run = message.run
         return self._load(message.job)
 
-    def get(self) -> QueuedJob:
-        """Wait for the next job."""
+    def get(self) -> QueuedJob | None:
+        """Wait for the next job; None after the end."""
         return self._waiting.get()
+
+    def close(self) -> None:
+        """End the jobs, for the threads that wait for one."""
+        self._waiting.put(None)
+        self._ahead.put(None)
 
     def messages(self) -> Iterator[DoJob]:
         """Yield each message once as soon as it arrives, also those of waiting jobs."""
@@ -245,7 +267,9 @@ class Line:
     unpickler = ScriptUnpickler
     """The class that loads payloads and jobs."""
     leave: Callable[[int], None] = os._exit
-    """Ends this process with an exit status."""
+    """Ends this process with an exit status, unless it has further consumers."""
+    turn: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    """The context of making a batch."""
 
     def __init__(self, channel: connection.Connection, queue: JobQueue) -> None:
         self._channel = channel
@@ -266,7 +290,8 @@ class Line:
         fd = os.memfd_create("voxpipe-notes", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, mmap.PAGESIZE)
-            note_steps_in(SharedMemory(fd, mmap.PAGESIZE).bytes())
+            self.memory = SharedMemory(fd, mmap.PAGESIZE).bytes()
+            note_steps_in(self.memory)
             self._channel.send(Notes(mmap.PAGESIZE))
             send_descriptor(self._channel, fd)
         finally:
@@ -375,12 +400,12 @@ def _serve(
     if settings.ends_late:  # a forked worker has no thread of the parent's timer
         faulthandler.cancel_dump_traceback_later()
     line.send(pickle.dumps(Ready()))
-    while True:
-        waiting = queue.get()
+    while (waiting := queue.get()) is not None:
         for news in queue.messages():
             if carrier is not None:
                 carrier.release(news.free_slots, news.given_up)
-        answer = core.answer(waiting, carrier, record, queue.look_ahead)
+        with line.turn():
+            answer = core.answer(waiting, carrier, record, queue.look_ahead)
         waiting.close()
         line.answer(answer, carrier)
 

@@ -79,3 +79,14 @@ def test_the_least_workers_for_a_rate(simulation):
 
     assert 20 <= simulation.workers_for(200, cluster) <= 23
     assert simulation.workers_for(2000, cluster) is None
+
+
+def test_a_slow_node_among_many_costs_its_part(simulation):
+    """Its workers rest while all others would wait for them."""
+    slow = dict.fromkeys(range(4), 10.0)
+    cluster = simulation.Cluster(64, PACE, plan=0.0, take=0.0, receive=0.0, slow=slow)
+
+    outcome = simulation.simulate(cluster, 60 * 40)
+
+    assert outcome.rate() >= 0.9 * 60 / PACE
+    assert outcome.made_again < 30

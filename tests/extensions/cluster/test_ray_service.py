@@ -1,10 +1,12 @@
 """Workers on the nodes of a Ray cluster."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import nibabel
@@ -217,6 +219,76 @@ def test_the_last_of_two_loaders_ends_the_ray_that_they_share(tmp_path):
     assert run.stdout == "12 True 12\nFalse False\n", run.stderr
 
 
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        ({"cpus": 1}, "resources has no option 'cpus' of an actor: give num_cpus"),
+        ({"max_restarts": 1}, "resources has no option 'max_restarts' of an actor: give "),
+        ({"num_cpus": "two"}, r"resources\['num_cpus'\] is a number >= 0, got 'two'"),
+    ],
+)
+def test_options_that_an_actor_does_not_have_are_refused(resources, message):
+    """By one sentence, when the service is made."""
+    with pytest.raises(ValueError, match=message):
+        vp.RayReadingService(2, 0, resources=resources)
+
+
+def test_a_graph_that_is_not_split_has_the_local_workers_only():
+    """Actors never run it, so no further process starts."""
+    pipe = vp.from_cases([{"number": n} for n in range(9)]).shuffle().sharding_filter()
+    for local, count in ((2, 2), (0, 1)):
+        service = vp.RayReadingService(30, local_workers=local, worker_init_fn=unchanged)
+        assert service.distribute(pipe.map(dict)).workers == count
+
+
+def unchanged(pipe, info):
+    return pipe
+
+
+def test_a_worker_that_all_wait_for_rests(monkeypatch):
+    """Each failed trial doubles the rest; a good one ends it."""
+    from voxpipe.extensions.cluster import ray_pool
+
+    monkeypatch.setattr(ray_pool.time, "monotonic", lambda: 0.0)
+    pace = ray_pool._Pace()
+    found = []
+    for seconds in (1.0, 1.0, 1.5, 1.5, 9.0, 9.0, 9.0, 1.0):
+        pace.seconds.append(seconds)
+        pace.limit(usual=1.0, window=2.5)
+        found.append((min(pace.most_jobs, 2), pace.rest))
+    assert found == [(2, 0), (2, 0), (2, 0), (1, 0), (1, 0), (0, 90), (0, 180), (2, 0)]
+
+
+class WarnsLate:
+    """Waits and warns in the first process that comes here."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __call__(self, batch):
+        with contextlib.suppress(FileExistsError), open(self.file, "x") as note:
+            note.write(str(os.getpid()))
+            note.flush()
+            threading.Event().wait(1.5)
+            warnings.warn("of the late one", UserWarning, stacklevel=1)
+        threading.Event().wait(0.05)
+        return batch
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_warnings_of_a_late_batch_arrive(tmp_path):
+    """Also when the batch itself comes from another worker."""
+    cases = [{"case": f"case{n}", "image": np.full((8, 9, 10), n, np.int16)} for n in range(30)]
+    pipe = chain(cases).map(WarnsLate(str(tmp_path / "pid")))
+    service = vp.RayReadingService(2, local_workers=0)
+    with (
+        vp.DataLoader2(pipe, None, service, seed=7) as loader,
+        pytest.warns(UserWarning, match="of the late one"),
+    ):
+        assert len(list(loader)) == 60
+
+
 def test_without_ray_one_sentence_says_what_to_install(monkeypatch):
     """The service is refused when it is made."""
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -226,14 +298,20 @@ def test_without_ray_one_sentence_says_what_to_install(monkeypatch):
         vp.RayReadingService(2)
 
 
+def other_version(patch, fact):
+    """Give this process another version, and return the name of the fact."""
+    facts = "voxpipe.extensions.cluster.ray_pool.facts_of_process"
+    patch.setattr(facts, lambda modules: {fact: "9.9"})
+    return fact
+
+
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     "fact", ["voxpipe", *(pytest.param(f, marks=pytest.mark.slow) for f in ("kernel", "h5py"))]
 )
 def test_another_version_is_refused_by_name(fact, monkeypatch):
     """Before the first job."""
-    facts = "voxpipe.extensions.cluster.ray_pool.facts_of_process"
-    monkeypatch.setattr(facts, lambda modules: {fact: "9.9"})
+    other_version(monkeypatch, fact)
     service = vp.RayReadingService(1, local_workers=0)
 
     with vp.DataLoader2(chain(), None, service, seed=7) as loader, pytest.raises(WorkerDied) as e:
@@ -263,6 +341,12 @@ class TestActors(PoolContract):
 
     def make(self):
         return vp.RayReadingService(2, local_workers=0)
+
+    def make_without_room(self):
+        return vp.RayReadingService(2, local_workers=0, resources=NOWHERE)
+
+    def pretend(self, patch):
+        return other_version(patch, "voxpipe")
 
 
 @pytest.mark.slow
