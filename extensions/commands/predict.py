@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
+import warnings
 from typing import Any
 
 from ...core.errors import SampleError, UsageError, VolumeNotFound
@@ -135,8 +136,10 @@ def _model_of(text: str, device: Any) -> Any:
         if text.lower().endswith(".pt2"):
             program = torch.export.load(text)
             return program.module().to(device)
-        load: Any = torch.jit.load
-        return load(text, map_location=device).eval()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript as a whole
+            load: Any = torch.jit.load
+            return load(text, map_location=device).eval()
     except (RuntimeError, ValueError, OSError, KeyError) as error:
         what = f"{text} is no model of TorchScript or torch.export: {error}".partition("\n")[0]
         do = "Write it by torch.jit.save() or torch.export.save(), or give module:NAME."

@@ -133,10 +133,8 @@ def _plain(value: Any) -> Any:
 
 def _batch_of_plans(metas: Any, arguments: argparse.Namespace) -> Any:
     """Return the patches of a meta, read again by their plans: (B, C, I, J, K) where they stack."""
-    from ...spatial import (
-        SpatialPlan,
-        apply_plan,
-    )
+    from ...datapipes.open_volume import LABELS
+    from ...spatial import LABEL, SpatialPlan, apply_plan
     from ...volumes import Volume
 
     batch: dict[str, Any] = {"meta": metas}

@@ -165,7 +165,8 @@ def _codec_of_dicom(file: Any, _: Any, options: Mapping[str, Any]) -> str:
 
 
 def _codec_of_text_header(file: Any, backend: Any, options: Mapping[str, Any]) -> str:
-    for line in file.read(_HEADER_BYTES).split(b"\n"):
+    head: bytes = file.read(_HEADER_BYTES)
+    for line in head.split(b"\n"):
         name, _, value = line.decode("latin-1").replace("=", ":").partition(":")
         value = value.strip().lower()
         if name.strip().lower() == "encoding":
@@ -177,7 +178,7 @@ def _codec_of_text_header(file: Any, backend: Any, options: Mapping[str, Any]) -
 
 def _codec_of_bytes(file: Any, _: Any, options: Mapping[str, Any]) -> str:
     file.seek(0)
-    head = file.read(8)
+    head: bytes = file.read(8)
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "none")
 
 
