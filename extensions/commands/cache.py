@@ -1,7 +1,7 @@
 """Show or clear the local cache of decoded volumes and results.
 
-Show what the folder of the cache keeps, and its budget: $VOXPIPE_CACHE and $VOXPIPE_CACHE_BYTES.
-Volumes in use can be removed: their bytes are freed when the last reader closes them.
+Show the entries of the cache folder, and its budget: $VOXPIPE_CACHE and $VOXPIPE_CACHE_BYTES.
+Volumes in use can be removed: their bytes are free when the last reader closes them.
 
 example: voxpipe cache
 """
@@ -23,7 +23,7 @@ from ...storage.disk_cache import cache_budget, cache_directory, remove_file
 from ...volumes.scheme import size_text
 from .printing import print_json, print_table
 
-_DECODED = "decoded volumes"
+_VOLUMES = "decoded volumes"
 _DECODED_NAME = re.compile(r"[0-9a-f]{32}\.nii")
 # Folders of the cache with small results. Other files in the folder are not of voxpipe.
 _FOLDERS = (
@@ -33,7 +33,7 @@ _FOLDERS = (
 
 class _Entry(NamedTuple):
     kind: str
-    used: int  # time of the last use, in nanoseconds
+    last_use: int  # time of the last use, in nanoseconds
     size: int  # bytes on the disk
     path: Path
 
@@ -58,17 +58,17 @@ def _size(text: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Print the entries by kind, after the change."""
     folder = arguments.folder or cache_directory()
-    entries = sorted(_entries(folder), key=lambda entry: entry.used)
+    entries = sorted(_entries(folder), key=lambda entry: entry.last_use)
     limit = 0 if arguments.clear else arguments.limit
-    freed, count = 0, 0
+    removed_bytes, count = 0, 0
     if limit is not None:
         total = sum(entry.size for entry in entries)
-        while (entries and total - freed > limit) or (entries and arguments.clear):
+        while (entries and total - removed_bytes > limit) or (entries and arguments.clear):
             entry = entries.pop(0)
             if not remove_file(entry.path):
                 msg = f"{entry.path} cannot be removed"
                 raise AccessDenied(msg, do="Run the command as the owner of the cache.")
-            freed, count = freed + entry.size, count + 1
+            removed_bytes, count = removed_bytes + entry.size, count + 1
     rows = _rows_of(entries)
     document: dict[str, Any] = {
         "folder": str(folder),
@@ -76,12 +76,12 @@ def run(arguments: argparse.Namespace) -> int:
         "kinds": rows,
     }
     document |= {"bytes": sum(entry.size for entry in entries)}
-    document |= {"removed": count, "removed_bytes": freed}
+    document |= {"removed": count, "removed_bytes": removed_bytes}
     if arguments.json:
         print_json(document)
         return 0
     if limit is not None:
-        print(f"{count} entries removed, {size_text(freed)}")
+        print(f"{count} entries removed, {size_text(removed_bytes)}")
     print(f"{folder}: {size_text(document['bytes'])} of at most {size_text(cache_budget())}")
     if rows:
         cells = [(r["kind"], r["entries"], size_text(r["bytes"]), r["last_use"]) for r in rows]
@@ -95,7 +95,7 @@ def _rows_of(entries: list[_Entry]) -> list[dict[str, Any]]:
         by_kind.setdefault(entry.kind, []).append(entry)
     rows: list[dict[str, Any]] = []
     for kind, some in sorted(by_kind.items()):
-        last = time.localtime(max(entry.used for entry in some) / 1e9)
+        last = time.localtime(max(entry.last_use for entry in some) / 1e9)
         size = sum(entry.size for entry in some)
         when = time.strftime("%Y-%m-%d %H:%M", last)
         rows.append({"kind": kind, "entries": len(some), "bytes": size, "last_use": when})
@@ -104,7 +104,7 @@ def _rows_of(entries: list[_Entry]) -> list[dict[str, Any]]:
 
 def _entries(folder: Path) -> Iterator[_Entry]:
     """Yield the entries of voxpipe in a folder; locks and unfinished files stay."""
-    places = [(_DECODED, path) for path in _files(folder) if _DECODED_NAME.fullmatch(path.name)]
+    places = [(_VOLUMES, path) for path in _files(folder) if _DECODED_NAME.fullmatch(path.name)]
     for name in _FOLDERS:
         places += [(name, path) for path in _files(folder / name)]
     for kind, path in places:

@@ -87,7 +87,7 @@ def _steps(folder: Path, workers: int) -> Iterator[tuple[str, Callable[[], str]]
     yield code, lambda: _same_batches(chain, workers)
     code = "state = loader.state_dict()  # after three batches\n"
     code += "loader = vp.DataLoader2.from_state(state, pipe)"
-    yield code, lambda: _resumed(chain)
+    yield code, lambda: _resume(chain)
     code = f"model = lambda batch: torch.cat([{_THRESHOLD} - batch, batch - {_THRESHOLD}], 1)\n"
     code += 'vp.predict(model, "scans/0/ct.nii.gz", "seg.nii.gz", patch=48)'
     yield code, lambda: _predict(folder)
@@ -140,7 +140,7 @@ def _same_batches(chain: Callable[[], Any], workers: int) -> str:
     return text + ("equal, bit for bit" if is_same else "different")
 
 
-def _resumed(chain: Callable[[], Any]) -> str:
+def _resume(chain: Callable[[], Any]) -> str:
     import torch
 
     from ...dataloader2 import DataLoader2

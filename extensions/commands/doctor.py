@@ -23,7 +23,7 @@ from ...core.errors import BadSetting
 from ...volumes.scheme import size_text
 from .printing import print_json, print_table
 
-_REQUIRED = ("torch", "numpy", "zarr", "numcodecs", "nibabel", "fsspec", "s3fs", "obstore")
+_REQUIREMENTS = ("torch", "numpy", "zarr", "numcodecs", "nibabel", "fsspec", "s3fs", "obstore")
 # Optional packages: the extra of voxpipe that installs them, and their use.
 _OPTIONAL = {
     "isal": ("fast", "gzip decodes about twice as fast"),
@@ -39,7 +39,7 @@ _OPTIONAL = {
     "redis": ("redis", "a store of cache_items() for several machines"),
     "ray": ("ray", "workers on other machines"),
 }
-_LEAST_SHARED = 1 << 30  # a few batches of 128^3 patches in each of several workers
+_LEAST_MEMORY = 1 << 30  # a few batches of 128^3 patches in each of several workers
 _LEAST_FILES = 1024
 
 
@@ -77,11 +77,9 @@ def _version_of(package: str) -> str:
 
 
 def _versions() -> list[_Fact]:
-    from ... import __version__
-
-    facts = [_Fact("voxpipe", __version__), _Fact("Python", sys.version.split()[0])]
+    facts = [_Fact("voxpipe", _version_of("voxpipe")), _Fact("Python", sys.version.split()[0])]
     facts.append(_Fact("system", f"{platform.system()} {platform.release()} {platform.machine()}"))
-    for package in _REQUIRED:
+    for package in _REQUIREMENTS:
         version = _version_of(package)
         fix = "" if version else f"pip install {package}"
         facts.append(_Fact(package, version or "missing", "ok" if version else "bad", fix))
@@ -143,7 +141,7 @@ def _shared_memory() -> _Fact:
         return _Fact("/dev/shm", "missing: batches of workers are copied", "lacks")
     usage = shutil.disk_usage("/dev/shm")
     value = f"{size_text(usage.free)} free of {size_text(usage.total)}"
-    if usage.free >= _LEAST_SHARED:
+    if usage.free >= _LEAST_MEMORY:
         return _Fact("/dev/shm", value)
     fix = "docker run --shm-size=8g ...   (or: mount -o remount,size=8G /dev/shm)"
     return _Fact("/dev/shm", f"{value}: little for batches of workers", "lacks", fix)
@@ -172,8 +170,8 @@ def _accelerators() -> list[_Fact]:
     import torch
 
     if not torch.cuda.is_available():
-        built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else ""
-        return [_Fact("CUDA", f"no device{'; ' * bool(built)}{built}", "lacks")]
+        for_cuda = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else ""
+        return [_Fact("CUDA", f"no device{'; ' * bool(for_cuda)}{for_cuda}", "lacks")]
     devices = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     return [_Fact("CUDA", f"{torch.version.cuda}: {', '.join(devices)}")]
 

@@ -1,7 +1,7 @@
 """Draw a chain as Mermaid, DOT or SVG.
 
-Print the graph of a chain, as it runs, as a Mermaid flowchart for Markdown, in the DOT language of
-Graphviz, or as an SVG picture, which needs the program "dot". Reads nothing.
+Print the graph of a chain as it runs: a Mermaid flowchart for Markdown, the DOT language of Graphviz,
+or an SVG picture. SVG needs the program "dot". No file is read.
 
 example: voxpipe graph train.py:pipe --format dot
 """
@@ -56,7 +56,7 @@ def _svg_of(dot: str) -> str:
     if program is None:
         msg = "an SVG picture needs the program dot of Graphviz, which is not installed"
         raise MissingDependency(msg, do="Install it: apt install graphviz. Or use --format dot.")
-    done = subprocess.run(
+    process = subprocess.run(
         [program, "-Tsvg"], input=dot, capture_output=True, text=True, timeout=_SECONDS, check=True
     )
-    return done.stdout.strip()
+    return process.stdout.strip()

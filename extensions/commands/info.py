@@ -1,7 +1,7 @@
 """Show how a volume is stored, and the cost of a patch.
 
 Show format, shape, axes, spacing, orientation, type, chunks, levels, channels, codec and bytes of a
-volume, the class that reads it, the cost of a patch, and the scheme by which patches would be read.
+volume. Show its reader, the cost of a patch, and the scheme by which patches would be read, too.
 For several volumes, print a line each. Headers are read, and no voxel.
 
 example: voxpipe info scans/anna/ct.nii.gz
@@ -143,8 +143,8 @@ def _cost_of(volume: Any, patch: int) -> dict[str, Any]:
 def _words_of(facts: dict[str, Any]) -> dict[str, str]:
     letters = facts["orientation"]
     axes = ", ".join(f"{axis} to {letter}" for axis, letter in zip("IJK", letters, strict=True))
-    named = "" if facts["names_axes"] else " (the file does not name its axes)"
-    scaled = (facts["slope"], facts["intercept"]) != (1.0, 0.0)
+    note = "" if facts["names_axes"] else " (the file does not name its axes)"
+    has_scale = (facts["slope"], facts["intercept"]) != (1.0, 0.0)
     scale = f", read as {facts['dtype']} = stored * {facts['slope']:g} + {facts['intercept']:g}"
     levels, voxels = facts["levels"], size_text(facts["voxel_bytes"])
     words = {
@@ -152,10 +152,10 @@ def _words_of(facts: dict[str, Any]) -> dict[str, str]:
         "format": facts["format"],
         "shape": f"{_times(facts['shape'])} (C, I, J, K)",
         "channels": str(facts["channels"]),
-        "axes": f"{axes}{named}",
+        "axes": f"{axes}{note}",
         "orientation": letters,
         "spacing": _spacing_of(facts),
-        "type": f"{_type_of(facts['disk_dtype'])}{scale if scaled else ''}",
+        "type": f"{_type_of(facts['disk_dtype'])}{scale if has_scale else ''}",
         "chunks": _times(facts["chunks"]) if facts["chunks"] else _access(facts["access"]),
         "shards": _times(facts["shards"]),
         "levels": str(levels),

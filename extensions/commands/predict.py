@@ -1,9 +1,9 @@
 """Run a model over whole volumes and write the results.
 
-Run a TorchScript file (.pt, .ts), a program of torch.export (.pt2), or module:NAME of a model over
-windows of each volume, and write the blended result on its stored grid. module:NAME is a module of
-torch, a function of a batch (B, C, I, J, K), or a function without arguments that returns one.
-A file that torch.save() wrote of a model or of weights is refused, because it can run any code.
+Run a model over windows of each volume, and write the blended result on its stored grid. The model
+is a TorchScript file (.pt, .ts), a program of torch.export (.pt2), or module:NAME. This is a module
+of torch, a function of a batch (B, C, I, J, K), or a function without arguments that returns one.
+Files that torch.save() wrote are refused, because they can run any code.
 
 example: voxpipe predict model.pt scans/anna/ct.nii.gz -o anna-seg.nii.gz
 """
@@ -22,6 +22,7 @@ from .printing import print_json, print_table, warnings_as_remarks
 from .targets import add_target, attribute_of, is_name_of_object, open_target, opening
 
 _RESULTS = ("argmax", "softmax", "sigmoid", "logits")
+_BATCH_AXES = 5  # (B, C, I, J, K)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what += "case (default: prediction.nii.gz, or {case}-prediction.nii.gz for several)"
     parser.add_argument("-o", "--destination", metavar="FILE", help=what)
-    what = "voxels of a window: one number or three (default: 128)"
+    what = "voxels of a window: one number or three (default: 128, or the size of a .pt2)"
     whole, share = positive(int), positive(float, or_zero=True)
     parser.add_argument("--patch", type=whole, nargs="+", metavar="N", help=what)
     what = "share of a window that its neighbour covers, too (default: 0.5)"
@@ -75,12 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(msg, do="Write {case} into it: 'results/{case}.nii.gz'.")
         if not is_one and not is_name_of_object(arguments.target):
             source = opening(source, arguments)
-        size = arguments.patch[0] if arguments.patch and len(arguments.patch) == 1 else None
+        # A program of torch.export may take windows of one size only.
+        patch = arguments.patch or getattr(model, "window", None)
+        size = patch[0] if patch and len(patch) == 1 else None
         results = predict(
             model,
             source,
             place,
-            patch=size or arguments.patch,
+            patch=size or patch,
             overlap=arguments.overlap,
             blend=arguments.blend,
             output=arguments.result,
@@ -134,8 +137,7 @@ def _model_of(text: str, device: Any) -> Any:
         raise VolumeNotFound(msg, do="Give a file of TorchScript or torch.export, or module:NAME.")
     try:
         if text.lower().endswith(".pt2"):
-            program = torch.export.load(text)
-            return program.module().to(device)
+            return _exported_model(torch.export.load(text), device)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript as a whole
             load: Any = torch.jit.load
@@ -144,6 +146,25 @@ def _model_of(text: str, device: Any) -> Any:
         what = f"{text} is no model of TorchScript or torch.export: {error}".partition("\n")[0]
         do = "Write it by torch.jit.save() or torch.export.save(), or give module:NAME."
         raise SampleError(what, do=do) from error
+
+
+def _exported_model(program: Any, device: Any) -> Any:
+    """Return a function of a batch: an exported module refuses ``eval()``."""
+    import torch
+    from torch.export.passes import move_to_device_pass
+
+    module = move_to_device_pass(program, device).module()
+    weights = (one for one in module.parameters() if one.is_floating_point())
+    dtype = next((one.dtype for one in weights), torch.float32)
+
+    def model(batch: Any) -> Any:
+        return module(batch.to(device, dtype))
+
+    inputs = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    shape = tuple(getattr(inputs[-1], "shape", ())) if inputs else ()
+    is_fixed = len(shape) == _BATCH_AXES and all(isinstance(size, int) for size in shape)
+    model.window = shape[2:] if is_fixed else None  # type: ignore[attr-defined]
+    return model
 
 
 def _takes_a_batch(function: Any) -> bool:

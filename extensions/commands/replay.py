@@ -2,8 +2,8 @@
 
 Make the batch of a number again, without those before it. The record is a JSON file of
 loader.state_dict(), or of batch["meta"], or of an entry of it. A state holds no chain, so --pipe
-names the one that it was taken of. Of a meta alone, without --pipe, the patches are read again by
-their plans, and changes of values are left out.
+names the one that it was taken of. Without --pipe, the patches of a meta are read again by their
+plans, and changes of values are left out.
 
 example: voxpipe replay state.json --pipe train.py:pipe --batch 3
 """
@@ -119,8 +119,8 @@ def _batch_of_chain(arguments: argparse.Namespace, document: Any, metas: Any) ->
 
 def _has_draws(batch: Any, metas: Any) -> bool:
     """Return whether every entry of the record is one of the batch."""
-    made = {_text_of(meta): _plain(meta["draws"]) for meta in batch["meta"]}
-    return all(made.get(_text_of(meta)) == _plain(meta["draws"]) for meta in metas)
+    draws = {_text_of(meta): _plain(meta["draws"]) for meta in batch["meta"]}
+    return all(draws.get(_text_of(meta)) == _plain(meta["draws"]) for meta in metas)
 
 
 def _text_of(meta: Mapping[str, Any]) -> str:

@@ -123,23 +123,23 @@ def folds_of(
         msg = f"{different} {noun} cannot be divided into {count} folds"
         raise SampleError(msg, do=f"Give --folds of at most {different}.")
     order = sorted(range(len(names)), key=lambda number: names[number])
-    shuffled = [order[n] for n in np.random.default_rng(seed).permutation(len(order)).tolist()]
+    permutation = [order[n] for n in np.random.default_rng(seed).permutation(len(order)).tolist()]
     kinds = [""] * len(names) if classes is None else [str(value) for value in classes]
     if groups is None:
-        shuffled.sort(key=lambda number: kinds[number])
+        permutation.sort(key=lambda number: kinds[number])
         folds = [0] * len(names)
-        for place, number in enumerate(shuffled):
+        for place, number in enumerate(permutation):
             folds[number] = place % count
         return folds
-    return _folds_of_groups([str(value) for value in groups], kinds, shuffled, count)
+    return _folds_of_groups([str(value) for value in groups], kinds, permutation, count)
 
 
 def _folds_of_groups(
-    groups: Sequence[str], kinds: Sequence[str], shuffled: Sequence[int], count: int
+    groups: Sequence[str], kinds: Sequence[str], permutation: Sequence[int], count: int
 ) -> list[int]:
     """Assign groups, the largest first, each to the fold that stays the most even."""
     members: dict[str, list[int]] = {}
-    for number in shuffled:
+    for number in permutation:
         members.setdefault(groups[number], []).append(number)
     names = sorted(set(kinds))
     vectors = {
@@ -147,19 +147,19 @@ def _folds_of_groups(
         for group, some in members.items()
     }
     totals = np.maximum(sum(vectors.values()), 1)
-    filled = np.zeros((count, len(names)))
+    sums = np.zeros((count, len(names)))
     folds = [0] * len(groups)
     # The order of equal sizes is that of the shuffle.
     for group in sorted(members, key=lambda name: -len(members[name])):
         vector = vectors[group]
 
         def unevenness(fold: int, vector: Any = vector) -> tuple[float, float]:
-            after = filled.copy()
+            after = sums.copy()
             after[fold] += vector
             return float((after / totals).std(axis=0).mean()), float(after[fold].sum())
 
         best = min(range(count), key=unevenness)
-        filled[best] += vector
+        sums[best] += vector
         for number in members[group]:
             folds[number] = best
     return folds

@@ -78,7 +78,8 @@ def stored_bytes(volume: Any) -> int | None:
     if not places:
         below = (os.path.join(folder, name) for folder, _, n in os.walk(source.path) for name in n)
         places = {source.path} if os.path.isfile(source.path) else set(below)
-    return sum(os.stat(place).st_size for place in places)
+    # An optional file of a format, such as the .mat of SPM, may be missing.
+    return sum(os.stat(place).st_size for place in places if os.path.exists(place))
 
 
 def _file_of(source: Any) -> Any:
@@ -146,8 +147,12 @@ def _codec_of_hdf5(stream: Any, backend: Any, options: Mapping[str, Any]) -> str
         every: list[Any] = []
         file.visititems(lambda _, node: every.append(node) if hasattr(node, "chunks") else None)
         name, size = options.get("dataset"), math.prod(backend.shape)
-        found: Any = file[name] if name else next(each for each in every if each.size == size)
-        names = [found.compression, "shuffle" * found.shuffle, "fletcher32" * found.fletcher32]
+        dataset: Any = file[name] if name else next(each for each in every if each.size == size)
+        names = [
+            dataset.compression,
+            "shuffle" * dataset.shuffle,
+            "fletcher32" * dataset.fletcher32,
+        ]
         return ", ".join(filter(None, names)) or "none"
 
 

@@ -84,7 +84,7 @@ def test_from_decathlon_reads_the_lists(folder, capsys):
             [sample.case for sample in vp.from_decathlon("split.json", part=f"{part}_{fold}")]
             for part in ("train", "val")
         ]
-        assert sorted(sum(parts, [])) == [f"c{n}" for n in range(8)]
+        assert sorted(parts[0] + parts[1]) == [f"c{n}" for n in range(8)]
         assert len(parts[1]) == 2
     samples = list(vp.from_decathlon("split.json").open_volume())
     assert samples[3]["age"] == 43
