@@ -17,7 +17,7 @@ voxpipe can catch it::
     ├── StreamError (HashMismatch), NotOffered, BudgetExceeded, StateMismatch (BadState), NoDevice
     ├── ItemTimeout (PrefetchTimeoutError), TooManyFailures, WorkerDied
     ├── RankFailed, RanksDiffer, RankMissing
-    └── IteratorInvalidated, LoaderShutDown
+    └── IteratorInvalidated, LoaderShutDown, UsageError
 
 Warnings::
 

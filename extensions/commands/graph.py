@@ -1,7 +1,7 @@
 """Draw a chain as Mermaid, DOT or SVG.
 
-Print the graph of a chain as it runs: a Mermaid flowchart for Markdown, the DOT language of Graphviz,
-or an SVG picture. SVG needs the program "dot". No file is read.
+Print the graph of a chain as it runs: a Mermaid flowchart for Markdown, the DOT language of
+Graphviz, or an SVG picture. SVG needs the program "dot". No volume is read.
 
 example: voxpipe graph train.py:pipe --format dot
 """
