@@ -15,11 +15,15 @@ from typing import Any
 from ...core.errors import VoxpipeError
 from .options import add_store_options, positive, store_options
 from .printing import print_json, progress, remark
+from .targets import LISTS, is_name_of_object, open_target, volumes_in
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add source, destination, and the layout of the copies."""
-    what = "a volume, a folder of cases, or a glob of either; path or URL"
+    what = (
+        "a volume, a folder of cases, or a glob of either; path or URL. Or a manifest, a table of "
+    )
+    what += "cases, or module:NAME of volumes"
     parser.add_argument("source", metavar="SRC", help=what)
     what = "the zarr to write, or the folder for all of them"
     parser.add_argument("destination", metavar="DST", help=what)
@@ -39,12 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the copies; return 1 if one failed."""
     store = store_options(arguments, arguments.source, arguments.destination)
-    source_store = store_options(arguments, arguments.source)
-    jobs = _jobs(arguments.source, arguments.destination, source_store)
+    jobs = _jobs(arguments)
     copies, failures = [], []
-    for source, destination in jobs:
+    for volume, destination in jobs:
+        source = volume.name
         try:
-            result = _convert(source, destination, arguments, store)
+            result = _convert(volume, destination, arguments, store)
         except VoxpipeError as error:
             error.do = error.do.replace("overwrite=True", "--overwrite")
             failures.append({"source": source, "error": type(error).__name__, "reason": str(error)})
@@ -60,25 +64,51 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[str, str]]:
+def _jobs(arguments: argparse.Namespace) -> list[tuple[Any, str]]:
+    """Return the volumes and their destinations."""
     from ...core.errors import DestinationExists
     from ...storage.location import local_path
-    from ...volumes import find_by_folder, is_volume
+    from ...volumes import Volume, is_volume
 
+    source, destination = arguments.source, arguments.destination
     path = local_path(source)
-    if is_volume(source) or (os.path.lexists(path) and not os.path.isdir(path)):
-        return [(source, destination)]
+    is_list = is_name_of_object(source) or source.lower().endswith(LISTS)
+    is_file = os.path.lexists(path) and not os.path.isdir(path)
+    if not is_list and (is_volume(source) or is_file):
+        store = store_options(arguments, source)
+        return [(Volume(source, storage_options=store, **dict(arguments.reader)), destination)]
     folder = destination.rstrip("/")
-    jobs: dict[str, str] = {}
-    for case, volumes in find_by_folder(source, store).items():
-        for key, place in volumes.items():
+    jobs: dict[str, Any] = {}
+    for case, volumes in _volumes_by_case(arguments, is_list=is_list).items():
+        for key, volume in volumes.items():
+            if not case:  # one volume of module:NAME
+                return [(volume, destination)]
             alone = list(volumes) == ["image"]
             target = f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"
             if target in jobs:
-                msg = f"{place} and {jobs[target]} would both be written to {target}."
+                msg = f"{volume.name} and {jobs[target].name} would both be written to {target}."
                 raise DestinationExists(msg, do="Rename one of them, or convert them one by one.")
-            jobs[target] = place
-    return [(place, target) for target, place in jobs.items()]
+            jobs[target] = volume
+    return [(volume, target) for target, volume in jobs.items()]
+
+
+def _volumes_by_case(arguments: argparse.Namespace, *, is_list: bool) -> dict[str, dict[str, Any]]:
+    from ...volumes import Volume, find_by_folder
+
+    store = store_options(arguments, arguments.source)
+    by_case: dict[str, dict[str, Any]] = {}
+    if is_list:
+        own = argparse.Namespace(**vars(arguments))
+        own.target, own.patterns, own.optional, own.labels = arguments.source, [], [], None
+        for case, key, volume in volumes_in(open_target(own.target, own), own):
+            by_case.setdefault(case, {})[key] = volume
+        return by_case
+    for case, places in find_by_folder(arguments.source, store).items():
+        by_case[case] = {
+            key: Volume(place, storage_options=store, **dict(arguments.reader))
+            for key, place in places.items()
+        }
+    return by_case
 
 
 # Options of the command that are arguments of ``convert()``.
@@ -86,15 +116,14 @@ _CONVERTS = ("chunk", "shard", "patch", "codec", "overwrite")
 
 
 def _convert(
-    source: str, destination: str, arguments: argparse.Namespace, store: dict[str, Any]
+    volume: Any, destination: str, arguments: argparse.Namespace, store: dict[str, Any]
 ) -> Any:
-    from ...volumes import Volume, convert
+    from ...volumes import convert
 
-    name = os.path.basename(source.rstrip("/"))
-    own = store_options(arguments, source)
+    name = os.path.basename(volume.name.rstrip("/"))
     with progress(name, "voxel", scale=True) as show:
         return convert(
-            Volume(source, storage_options=own, **dict(arguments.reader)),
+            volume,
             destination,
             progress=show,
             storage_options=store,

@@ -46,7 +46,7 @@ _LEAST_FILES = 1024
 class _Fact(NamedTuple):
     name: str
     value: str
-    state: str = "ok"  # "ok", "lacks" for an option, "bad" for a requirement
+    state: str = "ok"  # "ok", "none", "lacks" for an option, "bad" for a requirement
     fix: str = ""
 
 
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"ok": not is_bad, "facts": [fact._asdict() for fact in facts]})
         return int(is_bad)
-    print_table(("part", "state", ""), [(f.name, f.state, f.value) for f in facts])
+    print_table(("part", "state", "value"), [(f.name, f.state, f.value) for f in facts])
     fixes = dict.fromkeys(fact.fix for fact in facts if fact.fix)
     if fixes:
         print("\nto fix, run or set:")
@@ -170,8 +170,13 @@ def _accelerators() -> list[_Fact]:
     import torch
 
     if not torch.cuda.is_available():
-        for_cuda = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else ""
-        return [_Fact("CUDA", f"no device{'; ' * bool(for_cuda)}{for_cuda}", "lacks")]
+        if not os.path.exists("/dev/nvidiactl"):
+            return [_Fact("CUDA", "no NVIDIA device in this machine", "none")]
+        if torch.version.cuda is None:
+            fix = "pip install --force-reinstall torch  (a build for CUDA)"
+            return [_Fact("CUDA", "this torch is built without CUDA", "lacks", fix)]
+        value = f"torch for CUDA {torch.version.cuda} finds no usable device"
+        return [_Fact("CUDA", value, "lacks", "nvidia-smi  (is the driver new enough?)")]
     devices = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     return [_Fact("CUDA", f"{torch.version.cuda}: {', '.join(devices)}")]
 

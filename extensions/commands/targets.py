@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import LikelyLabel, SampleError
+from ...core.errors import BadManifest, LikelyLabel, SampleError
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path
 from .options import add_store_options, store_options
@@ -21,8 +21,10 @@ from .printing import progress, remark
 
 _PLACES = (
     "a volume, a folder or URL, a glob (in quotes), a manifest (.json, .parquet), or a table of "
-    "cases (.csv, .tsv, .jsonl)"
+    "cases (.csv, .tsv, .json, .jsonl)"
 )
+LISTS = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
+"""Suffixes of manifests and tables of cases."""
 _OBJECTS = "module:NAME or file.py:NAME of a pipe, a loader, a volume, or a function of one"
 
 
@@ -192,11 +194,27 @@ def open_target(text: str, arguments: argparse.Namespace) -> Any:
     store = store_options(arguments, text, *arguments.patterns)
     cases = cases_of(text, arguments.patterns, store, arguments.optional)
     is_file = isinstance(cases, str) and not is_url(text) and os.path.isfile(local_path(text))
-    lists = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
-    is_list = text.lower().endswith(lists)
+    is_list = text.lower().endswith(LISTS)
     if isinstance(cases, str) and not is_list and (is_file or is_volume(text)):
         return Volume(text, storage_options=store, **dict(arguments.reader))
-    return pipe_of(cases, store)
+    try:
+        return pipe_of(cases, store)
+    except BadManifest:
+        if (pipe := _pipe_of_list(text, store)) is None:
+            raise
+        return pipe
+
+
+def _pipe_of_list(place: str, store: dict[str, Any]) -> Any:
+    """Return the pipe of a JSON file that is a table, or a list of Decathlon; else None."""
+    from ...datapipes.case_lists import read_json
+    from ...datapipes.iter import from_decathlon, from_table
+
+    document = read_json(place, store)
+    if isinstance(document, list):
+        return from_table(place, storage_options=store)
+    is_list = isinstance(document, dict) and isinstance(document.get("training"), list)
+    return from_decathlon(place, storage_options=store) if is_list else None
 
 
 @contextmanager
@@ -269,12 +287,29 @@ def report_of(
 ) -> Any:
     """Run a function over volumes with the common options of two commands, and show a bar."""
     store = store_options(options, data, *options.patterns, *filter(None, places))
-    cases = cases_of(data, options.patterns, store, options.optional)
+    cases = _cases_of_object(data)
+    if cases is None:
+        cases = cases_of(data, options.patterns, store, options.optional)
     own |= {} if options.labels is None else {"labels": options.labels}
     with progress(name, "volume") as show, warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
         reader = dict(options.reader)
         return run(cases, *places, progress=show, storage_options=store, **own, **reader)
+
+
+def _cases_of_object(text: str) -> Any:
+    """Return the cases of ``module:NAME``, up to its ``open_volume()``; None of a place."""
+    from ...dataloader2 import DataLoader2
+    from ...graph import is_pipe, traits_of, walk
+    from ...volumes import Volume
+
+    thing = object_of(text)
+    if isinstance(thing, Volume):
+        return [{"image": thing}]
+    pipe = thing.datapipe if isinstance(thing, DataLoader2) else thing
+    if not is_pipe(pipe):
+        return thing
+    return next((each for each in walk(pipe) if traits_of(each).opens), pipe)
 
 
 def remark_likely_labels(report: Any) -> None:

@@ -201,6 +201,23 @@ def test_info_says_which_of_several_is_broken(tmp_path, document):
     assert [one["case"] for one in result["bad"]] == ["b"]
 
 
+def test_check_index_and_convert_take_objects_and_lists(tmp_path, document):
+    """A chain up to its volumes, a table, a manifest, a list of Decathlon."""
+    assert document("check", "my_chain.py:pipe")[1]["checked"] == 12
+    status, result = document("index", "my_chain.py:pipe", "-o", tmp_path / "m.json")
+    assert (status, result["cases"], result["volumes"]) == (0, 6, 12)
+    for source in ("cases.csv", tmp_path / "m.json"):
+        status, result = document("convert", source, tmp_path / "out", "--overwrite")
+        assert status == 0
+        assert {one["source"] for one in result["converted"]} >= {
+            os.path.abspath("scans/c0/ct.nii.gz")
+        }
+    assert (tmp_path / "out" / "c0.nii.zarr").is_dir()
+    assert (tmp_path / "out" / "c0" / "label.nii.zarr").is_dir()
+    assert document("split", "cases.csv", "-o", tmp_path / "split.json")[0] == 0
+    assert len(document("info", tmp_path / "split.json")[1]["volumes"]) == 6
+
+
 def test_explain_and_graph_show_a_chain(document):
     """As the loader's own methods do."""
     status, result = document("explain", "my_chain.py:pipe")
