@@ -139,6 +139,8 @@ def _leave(_: argparse.Namespace, rest: list[str]) -> list[str]:
 
 def _with_place(error: Exception) -> str:
     """Return the text of an error of another library or of the user's code, with its place."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
     file, line, *_ = extract_tb(error.__traceback__)[-1]
     first = f"{type(error).__name__}: {error}".partition("\n")[0]
     return "\n  ".join([first, *getattr(error, "__notes__", ()), f"raised at {file}:{line}"])

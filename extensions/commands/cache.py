@@ -17,11 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...core.errors import AccessDenied
+from ...core.errors import AccessDenied, VolumeNotFound
 from ...core.settings import size_of_text
+from ...core.suggest import path_hint
 from ...storage.disk_cache import cache_budget, cache_directory, remove_file
 from ...volumes.scheme import size_text
 from .printing import print_json, print_table
+from .targets import refuse_denied
 
 _VOLUMES = "decoded volumes"
 _DECODED_NAME = re.compile(r"[0-9a-f]{32}\.nii")
@@ -58,6 +60,9 @@ def _size(text: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Print the entries by kind, after the change."""
     folder = arguments.folder or cache_directory()
+    refuse_denied(str(folder))
+    if arguments.folder is not None and not folder.is_dir():
+        raise VolumeNotFound(f"there is no folder {folder}.", do=path_hint(str(folder)))
     entries = sorted(_entries(folder), key=lambda entry: entry.last_use)
     limit = 0 if arguments.clear else arguments.limit
     removed_bytes, count = 0, 0

@@ -15,7 +15,7 @@ from typing import Any
 from ...core.errors import VoxpipeError
 from .options import add_store_options, positive, store_options
 from .printing import print_json, progress, remark
-from .targets import LISTS, is_name_of_object, open_target, volumes_in
+from .targets import LISTS, is_name_of_object, open_target, refuse_denied, volumes_in
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +71,7 @@ def _jobs(arguments: argparse.Namespace) -> list[tuple[Any, str]]:
     from ...volumes import Volume, is_volume
 
     source, destination = arguments.source, arguments.destination
+    refuse_denied(source)
     path = local_path(source)
     is_list = is_name_of_object(source) or source.lower().endswith(LISTS)
     is_file = os.path.lexists(path) and not os.path.isdir(path)

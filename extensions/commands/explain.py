@@ -13,6 +13,9 @@ import argparse
 from .printing import print_json, warnings_as_remarks
 from .targets import add_target, open_chain
 
+# Begins the line of ``loader.explain()`` for volumes or pipes that raise an error.
+_BAD_PLAN = "nothing could be planned: "
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the chain, and the number of workers."""
@@ -22,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the explanation of the loader of the chain."""
+    """Print the explanation of the loader of the chain; return 1 if no patch can be planned."""
     with warnings_as_remarks(), open_chain(arguments.target, arguments) as loader:
         text = loader.explain(measure=arguments.measure)
         if arguments.json:
@@ -30,4 +33,4 @@ def run(arguments: argparse.Namespace) -> int:
             print_json({"explain": text, "schemes": schemes})
         else:
             print(text)
-    return 0
+    return int(_BAD_PLAN in text)

@@ -19,7 +19,14 @@ from typing import Any
 from ...core.errors import SampleError, UsageError, VolumeNotFound
 from .options import positive, store_options
 from .printing import print_json, print_table, warnings_as_remarks
-from .targets import add_target, attribute_of, is_name_of_object, open_target, opening
+from .targets import (
+    add_target,
+    attribute_of,
+    is_name_of_object,
+    open_target,
+    opening,
+    refuse_denied,
+)
 
 _RESULTS = ("argmax", "softmax", "sigmoid", "logits")
 _BATCH_AXES = 5  # (B, C, I, J, K)
@@ -132,6 +139,7 @@ def _model_of(text: str, device: Any) -> Any:
             msg = f"{text} is no model: it is of type {type(thing).__name__}"
             raise SampleError(msg, do="Name a module of torch, or a function of a batch.")
         return thing.to(device) if isinstance(thing, torch.nn.Module) else thing
+    refuse_denied(text)
     if not os.path.isfile(text):
         msg = f"there is no model {text}."
         raise VolumeNotFound(msg, do="Give a file of TorchScript or torch.export, or module:NAME.")

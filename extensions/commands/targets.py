@@ -6,6 +6,7 @@ import argparse
 import importlib
 import inspect
 import os
+import stat
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import BadManifest, LikelyLabel, SampleError
+from ...core.errors import AccessDenied, BadManifest, LikelyLabel, SampleError
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path
 from .options import add_store_options, store_options
@@ -91,6 +92,7 @@ def cases_of(
         if optional:
             what = f"--optional needs patterns: {optional[0]} is the key of none."
             raise SampleError(what, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
+        refuse_denied(data)
         return data
     texts = [data, *patterns] if is_pattern else patterns
     by_key: dict[str, Any] = dict(text.partition("=")[::2] for text in texts)
@@ -109,6 +111,21 @@ def cases_of(
         return list_cases(folder, optional=optional, storage_options=storage_options, **by_key)
     except ValueError as error:
         raise SampleError(str(error), do='Write image="imagesTr/*_0000.nii.gz".') from error
+
+
+def refuse_denied(text: str) -> None:
+    """Raise ``AccessDenied`` for a local path that this user may not reach, or may not list."""
+    if is_url(text):
+        return
+    try:
+        path = local_path(text)
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            os.listdir(path)
+    except PermissionError as error:
+        msg = f"{text} cannot be read: {error.strerror}."
+        raise AccessDenied(msg, do="Check who may read it and the folders above it.") from error
+    except (OSError, ValueError):  # later errors name the closest path
+        return
 
 
 def is_name_of_object(text: str) -> bool:

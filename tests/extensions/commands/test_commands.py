@@ -9,7 +9,7 @@ import sys
 import nibabel
 import numpy as np
 import pytest
-from disks import open_folder, without_permission
+from disks import NOBODY, open_folder, without_permission
 
 import voxpipe as vp
 from voxpipe.__main__ import main
@@ -156,7 +156,16 @@ def test_a_folder_without_permission(document, capsys):
     with open_folder() as folder:
         os.symlink(os.path.abspath("scans/c0/ct.nii.gz"), folder / "a.nii.gz")
         np.save(folder / "b.npy", np.zeros((4, 4, 4), np.int16))
+        (folder / "locked").mkdir()
+        (folder / "bad.nii").write_bytes(b"x")
+        assert document("explain", folder / "bad.nii")[0] == 1
         with without_permission(folder):
+            os.seteuid(0) if os.getuid() == 0 else None
+            (folder / "locked").chmod(0)
+            os.seteuid(NOBODY) if os.getuid() == 0 else None
+            for command in ("info", "check", "index", "explain", "split"):
+                status, result = document(command, folder / "locked")
+                assert (status, result["error"]["type"]) == (1, "AccessDenied")
             assert document("info", folder / "a.nii.gz")[0] == 1
             target = folder / "split.json"
             assert document("split", folder, "--folds", "2", "-o", target)[0] == 1
