@@ -16,7 +16,7 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 #
 # Workers of a cluster have a budget of 1 800 lines in both parts. The commands took 360 lines from
 # the engine, and have 2 500 in extensions.
-PARTS = {"engine": (237, 67_638), "extensions": (71, 16_463)}
+PARTS = {"engine": (237, 67_638), "extensions": (71, 16_461)}
 FOLDERS = 35
 SMALL = 3
 CIRCLES = 0

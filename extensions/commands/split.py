@@ -113,8 +113,9 @@ def folds_of(
 
     Examples
     --------
-    >>> folds_of(["a", "b", "c", "d"], 2, classes=["x", "x", "y", "y"])
-    [0, 1, 1, 0]
+    >>> folds = folds_of(["a", "b", "c", "d"], 2, classes=["x", "x", "y", "y"])
+    >>> sorted(folds[:2]), sorted(folds[2:])  # one of each class in each fold
+    ([0, 1], [0, 1])
     """
     units = list(range(len(names))) if groups is None else list(groups)
     different = len(set(map(str, units)))
