@@ -17,7 +17,7 @@ voxpipe can catch it::
     ├── StreamError (HashMismatch), NotOffered, BudgetExceeded, StateMismatch (BadState), NoDevice
     ├── ItemTimeout (PrefetchTimeoutError), TooManyFailures, WorkerDied
     ├── RankFailed, RanksDiffer, RankMissing
-    └── IteratorInvalidated, LoaderShutDown
+    └── IteratorInvalidated, LoaderShutDown, UsageError
 
 Warnings::
 
@@ -263,6 +263,10 @@ class StaleEntry(VolumeError, ValueError):
 
 class BadSetting(VoxpipeError, ValueError):
     """An environment variable of voxpipe has an invalid value."""
+
+
+class UsageError(VoxpipeError, ValueError):
+    """A command line that cannot be run; its exit status is 2."""
 
 
 class GridMismatch(VoxpipeError, ValueError):

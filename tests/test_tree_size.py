@@ -15,9 +15,11 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 # 0044 says how many lines they took, and which they replaced.
 #
 # Workers of a cluster have a budget of 1 800 lines in both parts. With actors that ranks share,
-# affinity to nodes and rests of slow workers, they take about 2 050.
-PARTS = {"engine": (239, 68_353), "extensions": (55, 14_257)}
-FOLDERS = 34
+# affinity to nodes and rests of slow workers, they take about 2 050. Commands, pictures and
+# microscopy have a budget of 4 500. The commands took 360 lines from the engine, and have 2 500 in
+# extensions.
+PARTS = {"engine": (239, 68_004), "extensions": (73, 16_785)}
+FOLDERS = 35
 SMALL = 3
 CIRCLES = 0
 NATIVE = 4_603  # lines of C++, of headers too: all that there are

@@ -1,0 +1,139 @@
+"""Write volumes as sharded zarr v3, for fast patches.
+
+Write one volume, or every volume below a folder, as sharded zarr v3 in its stored type. A killed
+command continues when given again. A copy at the destination is whole or absent.
+
+example: voxpipe convert scans/anna/ct.nii.gz ct.nii.zarr --patch 128
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from ...core.errors import VoxpipeError
+from .options import add_store_options, positive, store_options
+from .printing import print_json, progress, remark
+from .targets import LISTS, is_name_of_object, open_target, refuse_denied, volumes_in
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add source, destination, and the layout of the copies."""
+    what = (
+        "a volume, a folder of cases, or a glob of either; path or URL. Or a manifest, a table of "
+    )
+    what += "cases, or module:NAME of volumes"
+    parser.add_argument("source", metavar="SRC", help=what)
+    what = "the zarr to write, or the folder for all of them"
+    parser.add_argument("destination", metavar="DST", help=what)
+    whole = positive(int)
+    for unit in ("chunk", "shard"):
+        what = f"voxels per axis of a {unit} (default: chosen)"
+        parser.add_argument(f"--{unit}", type=whole, metavar="N", help=what)
+    what = "voxels per axis of the patches that will be read (default: %(default)s)"
+    parser.add_argument("--patch", type=whole, default=96, metavar="N", help=what)
+    what = "lz4hc decodes fastest, lz4 is written fastest, zstd stores least (default: %(default)s)"
+    codecs = ("lz4hc", "lz4", "zstd", "none")
+    parser.add_argument("--codec", choices=codecs, default="lz4hc", help=what)
+    parser.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
+    add_store_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the copies; return 1 if one failed."""
+    store = store_options(arguments, arguments.source, arguments.destination)
+    jobs = _jobs(arguments)
+    copies, failures = [], []
+    for volume, destination in jobs:
+        source = volume.name
+        try:
+            result = _convert(volume, destination, arguments, store)
+        except VoxpipeError as error:
+            error.do = error.do.replace("overwrite=True", "--overwrite")
+            failures.append({"source": source, "error": type(error).__name__, "reason": str(error)})
+            remark(error)
+        else:
+            copies.append({"source": source, **vars(result)})
+            if not arguments.json:
+                print(_line_of(result))
+    if arguments.json:
+        print_json({"converted": copies, "failed": failures})
+    if failures and len(jobs) > 1:
+        remark(f"{len(failures)} of {len(jobs)} volumes were not converted")
+    return 1 if failures else 0
+
+
+def _jobs(arguments: argparse.Namespace) -> list[tuple[Any, str]]:
+    """Return the volumes and their destinations."""
+    from ...core.errors import DestinationExists
+    from ...storage.location import local_path
+    from ...volumes import Volume, is_volume
+
+    source, destination = arguments.source, arguments.destination
+    refuse_denied(source)
+    path = local_path(source)
+    is_list = is_name_of_object(source) or source.lower().endswith(LISTS)
+    is_file = os.path.lexists(path) and not os.path.isdir(path)
+    if not is_list and (is_volume(source) or is_file):
+        store = store_options(arguments, source)
+        return [(Volume(source, storage_options=store, **dict(arguments.reader)), destination)]
+    folder = destination.rstrip("/")
+    jobs: dict[str, Any] = {}
+    for case, volumes in _volumes_by_case(arguments, is_list=is_list).items():
+        for key, volume in volumes.items():
+            if not case:  # one volume of module:NAME
+                return [(volume, destination)]
+            alone = list(volumes) == ["image"]
+            target = f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"
+            if target in jobs:
+                msg = f"{volume.name} and {jobs[target].name} would both be written to {target}."
+                raise DestinationExists(msg, do="Rename one of them, or convert them one by one.")
+            jobs[target] = volume
+    return [(volume, target) for target, volume in jobs.items()]
+
+
+def _volumes_by_case(arguments: argparse.Namespace, *, is_list: bool) -> dict[str, dict[str, Any]]:
+    from ...volumes import Volume, find_by_folder
+
+    store = store_options(arguments, arguments.source)
+    by_case: dict[str, dict[str, Any]] = {}
+    if is_list:
+        own = argparse.Namespace(**vars(arguments))
+        own.target, own.patterns, own.optional, own.labels = arguments.source, [], [], None
+        for case, key, volume in volumes_in(open_target(own.target, own), own):
+            by_case.setdefault(case, {})[key] = volume
+        return by_case
+    for case, places in find_by_folder(arguments.source, store).items():
+        by_case[case] = {
+            key: Volume(place, storage_options=store, **dict(arguments.reader))
+            for key, place in places.items()
+        }
+    return by_case
+
+
+# Options of the command that are arguments of ``convert()``.
+_CONVERTS = ("chunk", "shard", "patch", "codec", "overwrite")
+
+
+def _convert(
+    volume: Any, destination: str, arguments: argparse.Namespace, store: dict[str, Any]
+) -> Any:
+    from ...volumes import convert
+
+    name = os.path.basename(volume.name.rstrip("/"))
+    with progress(name, "voxel", scale=True) as show:
+        return convert(
+            volume,
+            destination,
+            progress=show,
+            storage_options=store,
+            **{name: getattr(arguments, name) for name in _CONVERTS},
+        )
+
+
+def _line_of(result: Any) -> str:
+    chunk, shard = ("x".join(map(str, n)) for n in (result.chunk, result.shard))
+    what = f"zarr, chunks {chunk}, {result.new_shards} shards {shard} written"
+    note = f", {result.reused_shards} were there" if result.reused_shards else ""
+    return f"{result.location}: {what}{note}"

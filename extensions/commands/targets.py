@@ -1,0 +1,340 @@
+"""Targets of commands: a path, URL, pattern, manifest or table, or ``module:NAME``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import os
+import stat
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import AccessDenied, BadManifest, LikelyLabel, SampleError
+from ...core.suggest import closest
+from ...storage.location import is_url, local_path
+from .options import add_store_options, store_options
+from .printing import progress, remark
+
+_PLACES = (
+    "a volume, a folder or URL, a glob (in quotes), a manifest (.json, .parquet), or a table of "
+    "cases (.csv, .tsv, .json, .jsonl)"
+)
+LISTS = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
+"""Suffixes of manifests and tables of cases."""
+_OBJECTS = "module:NAME or file.py:NAME of a pipe, a loader, a volume, or a function of one"
+
+
+def add_target(parser: argparse.ArgumentParser, *, help: str = f"{_PLACES}; or {_OBJECTS}") -> None:
+    """Add the argument ``target``, its patterns, and the options of formats and stores."""
+    add_patterns(parser, "target", help)
+    add_store_options(parser)
+
+
+def add_patterns(command: argparse.ArgumentParser, name: str, place: str) -> None:
+    """Add the argument of a data set, its patterns, and the keys that they concern."""
+    what = f"{place}; with patterns, a glob of case folders, or the first pattern"
+    command.add_argument(name, metavar=name.upper(), help=what)
+    what = (
+        "the volumes of a case, as in list_cases(): image=ct.nii.gz label=seg.nii.gz below "
+        'a glob of folders, or "image=imagesTr/*_0000.nii.gz" "label=labelsTr/*.nii.gz" alone '
+        "(default: every volume that is found)"
+    )
+    # Without a default, argparse would report this optional argument as required.
+    command.add_argument("patterns", metavar="KEY=PATTERN", nargs="*", default=[], help=what)
+    what = "keys that a case may lack, as in list_cases(); each is one of the patterns"
+    command.add_argument("--optional", nargs="+", default=[], metavar="KEY", help=what)
+    what = "keys that hold labels (default: those of open_volume())"
+    command.add_argument("--labels", nargs="+", metavar="KEY", help=what)
+    command.set_defaults(take_rest=take_rest)
+
+
+# Options with several values, among which argparse may put a pattern.
+_SEVERAL_VALUES = ("labels", "optional")
+
+
+def take_rest(options: argparse.Namespace, rest: Sequence[str]) -> list[str]:
+    """Move each ``KEY=PATTERN`` of the command line to ``patterns``; return the other texts."""
+    for option in _SEVERAL_VALUES:
+        values = getattr(options, option, None) or []
+        options.patterns += [value for value in values if _is_pattern(value)]
+        if values:
+            setattr(options, option, [value for value in values if not _is_pattern(value)])
+    unknown = [text for text in rest if text.startswith("-")]
+    if unknown:  # a pattern after an unknown option may be its value
+        return list(rest)
+    options.patterns += [text for text in rest if _is_pattern(text)]
+    return [text for text in rest if not _is_pattern(text)]
+
+
+def _is_pattern(text: str) -> bool:
+    return "=" in text and text.partition("=")[0].isidentifier()
+
+
+def cases_of(
+    data: str,
+    patterns: Sequence[str],
+    storage_options: Mapping[str, Any],
+    optional: Sequence[str] = (),
+) -> Any:
+    """Return the argument of ``check()`` and ``index()``: a place, or a pipe of found cases.
+
+    ``data`` is a place, a glob of case folders, or a pattern without a folder.
+    """
+    from ...datapipes.iter import list_cases
+
+    is_pattern = _is_pattern(data) and not os.path.exists(data)
+    if not (patterns or is_pattern):
+        if optional:
+            what = f"--optional needs patterns: {optional[0]} is the key of none."
+            raise SampleError(what, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
+        refuse_denied(data)
+        return data
+    texts = [data, *patterns] if is_pattern else patterns
+    by_key: dict[str, Any] = dict(text.partition("=")[::2] for text in texts)
+    for key, pattern in by_key.items():
+        if not (key and pattern):
+            msg = f"{key or pattern!r} is no KEY=PATTERN."
+            do = 'Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".'
+            raise SampleError(msg, do=do)
+    for key in optional:
+        if key not in by_key:
+            near = closest(key, by_key, 0.5)
+            do = f"did you mean --optional {near[0]}?" if near else "Name one of them."
+            raise SampleError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
+    folder = None if is_pattern else data
+    try:
+        return list_cases(folder, optional=optional, storage_options=storage_options, **by_key)
+    except ValueError as error:
+        raise SampleError(str(error), do='Write image="imagesTr/*_0000.nii.gz".') from error
+
+
+def refuse_denied(text: str) -> None:
+    """Raise ``AccessDenied`` for a local path that this user may not reach, or may not list."""
+    if is_url(text):
+        return
+    try:
+        path = local_path(text)
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            os.listdir(path)
+    except PermissionError as error:
+        msg = f"{text} cannot be read: {error.strerror}."
+        raise AccessDenied(msg, do="Check who may read it and the folders above it.") from error
+    except (OSError, ValueError):  # later errors name the closest path
+        return
+
+
+def is_name_of_object(text: str) -> bool:
+    """Return whether a text is ``module:NAME``, and no path or URL."""
+    module, _, name = text.rpartition(":")
+    is_name = bool(module) and name.isidentifier()
+    return is_name and not is_url(text) and not os.path.exists(text)
+
+
+def attribute_of(text: str) -> Any:
+    """Return the object of ``module:NAME`` or ``file.py:NAME``, as it is.
+
+    Raises
+    ------
+    SampleError
+        There is no such module or name.
+    """
+    module, _, name = text.rpartition(":")
+    file = Path(module)
+    if file.suffix == ".py" and not file.exists():
+        raise SampleError(f"{module} does not exist.", do="Write module:NAME or file.py:NAME.")
+    sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
+    try:
+        return getattr(importlib.import_module(file.stem if file.suffix else module), name)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise _no_object(text, error) from error
+
+
+def _no_object(text: str, error: Exception) -> SampleError:
+    do = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
+    return SampleError(f"{text} is no chain: {error}.", do=do)
+
+
+def object_of(text: str) -> Any:
+    """Return the object of ``module:NAME`` or ``file.py:NAME``; None if the text is a place.
+
+    A function is called without arguments.
+
+    Raises
+    ------
+    SampleError
+        There is no such module or name, or the function needs arguments.
+    """
+    if not is_name_of_object(text):
+        return None
+    thing = attribute_of(text)
+    if not inspect.isroutine(thing):
+        return thing
+    try:
+        inspect.signature(thing).bind()
+    except TypeError as error:
+        raise _no_object(text, error) from error
+    return thing()
+
+
+def open_target(text: str, arguments: argparse.Namespace) -> Any:
+    """Return the object that a target names; reads no header.
+
+    Parameters
+    ----------
+    text
+        A path, URL, glob, manifest or table, or ``module:NAME``.
+    arguments
+        With the options of :func:`add_target`.
+
+    Returns
+    -------
+    object
+        A ``Volume`` for one file. A pipe of cases, not opened yet, for a folder, glob, manifest,
+        table or patterns. For ``module:NAME`` the object itself: a volume, a pipe, a loader or a
+        list of cases.
+
+    Raises
+    ------
+    VolumeNotFound, SampleError
+        There is no such file, folder, module or name.
+    """
+    from ...diagnosing.check_data import pipe_of
+    from ...volumes import Volume, is_volume
+
+    if (thing := object_of(text)) is not None:
+        return thing
+    store = store_options(arguments, text, *arguments.patterns)
+    cases = cases_of(text, arguments.patterns, store, arguments.optional)
+    is_file = isinstance(cases, str) and not is_url(text) and os.path.isfile(local_path(text))
+    is_list = text.lower().endswith(LISTS)
+    if isinstance(cases, str) and not is_list and (is_file or is_volume(text)):
+        return Volume(text, storage_options=store, **dict(arguments.reader))
+    try:
+        return pipe_of(cases, store)
+    except BadManifest:
+        if (pipe := _pipe_of_list(text, store)) is None:
+            raise
+        return pipe
+
+
+def _pipe_of_list(place: str, store: dict[str, Any]) -> Any:
+    """Return the pipe of a JSON file that is a table, or a list of Decathlon; else None."""
+    from ...datapipes.case_lists import read_json
+    from ...datapipes.iter import from_decathlon, from_table
+
+    document = read_json(place, store)
+    if isinstance(document, list):
+        return from_table(place, storage_options=store)
+    is_list = isinstance(document, dict) and isinstance(document.get("training"), list)
+    return from_decathlon(place, storage_options=store) if is_list else None
+
+
+@contextmanager
+def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
+    """Yield the loader of a target, with seed 0 if it is a pipe or a place; shut it down after.
+
+    A place becomes a chain that opens its volumes.
+
+    Raises
+    ------
+    SampleError
+        ``module:NAME`` is neither a pipe nor a loader nor a list of cases.
+    """
+    from ...dataloader2 import DataLoader2
+    from ...diagnosing.check_data import pipe_of
+    from ...graph import is_pipe
+    from ...volumes import Volume
+
+    target = open_target(text, arguments)
+    if isinstance(target, Volume):
+        target = [{"image": target}]
+    if not isinstance(target, DataLoader2):
+        is_list = isinstance(target, (list, tuple))
+        if not (is_pipe(target) or is_list):
+            what = f"{text} is no chain: it is of type {type(target).__name__}."
+            raise SampleError(what, do="Name a pipe, a DataLoader2 or a function of one.")
+        has_name = is_name_of_object(text)
+        pipe = pipe_of(target, None)
+        target = DataLoader2(pipe if has_name and not is_list else opening(pipe, arguments), seed=0)
+    with target as loader:
+        yield loader
+
+
+def opening(pipe: Any, arguments: argparse.Namespace) -> Any:
+    """Return a pipe of cases with its volumes open."""
+    store = store_options(arguments, arguments.target, *arguments.patterns)
+    own = {} if arguments.labels is None else {"labels": arguments.labels}
+    return pipe.open_volume(storage_options=store, **own, **dict(arguments.reader))
+
+
+def volumes_in(target: Any, arguments: argparse.Namespace) -> Iterator[tuple[str, str, Any]]:
+    """Yield case, key and ``Volume`` of everything in a target; reads no header.
+
+    A chain or loader is read up to its ``open_volume()``. The case of a single volume is empty.
+    """
+    from ...dataloader2 import DataLoader2
+    from ...diagnosing.check_data import pipe_of
+    from ...graph import traits_of, walk
+    from ...volumes import Volume
+
+    if isinstance(target, Volume):
+        yield "", "", target
+        return
+    store = store_options(arguments, arguments.target, *arguments.patterns)
+    pipe = pipe_of(target.datapipe if isinstance(target, DataLoader2) else target, store)
+    source = next((each for each in walk(pipe) if traits_of(each).opens), None)
+    if source is None:
+        source = opening(pipe, arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LikelyLabel)
+        for sample in source:
+            for key, value in sample.items():
+                volume = value if isinstance(value, Volume) else getattr(value, "volume", None)
+                if isinstance(volume, Volume):
+                    yield sample.case, key, volume
+
+
+def report_of(
+    name: str, run: Any, options: argparse.Namespace, data: str, *places: str | None, **own: Any
+) -> Any:
+    """Run a function over volumes with the common options of two commands, and show a bar."""
+    store = store_options(options, data, *options.patterns, *filter(None, places))
+    cases = _cases_of_object(data)
+    if cases is None:
+        cases = cases_of(data, options.patterns, store, options.optional)
+    own |= {} if options.labels is None else {"labels": options.labels}
+    with progress(name, "volume") as show, warnings.catch_warnings():
+        warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
+        reader = dict(options.reader)
+        return run(cases, *places, progress=show, storage_options=store, **own, **reader)
+
+
+def _cases_of_object(text: str) -> Any:
+    """Return the cases of ``module:NAME``, up to its ``open_volume()``; None of a place."""
+    from ...dataloader2 import DataLoader2
+    from ...graph import is_pipe, traits_of, walk
+    from ...volumes import Volume
+
+    thing = object_of(text)
+    if isinstance(thing, Volume):
+        return [{"image": thing}]
+    pipe = thing.datapipe if isinstance(thing, DataLoader2) else thing
+    if not is_pipe(pipe):
+        return thing
+    return next((each for each in walk(pipe) if traits_of(each).opens), pipe)
+
+
+def remark_likely_labels(report: Any) -> None:
+    """Print a line for each key that looks like a label, in words of the command."""
+    for key in report.likely_labels:
+        all_of_them = " ".join((*report.labels, *report.likely_labels))
+        others = " ".join(report.labels) or "label"
+        remark(
+            f"{key}: LikelyLabel: it looks like a label, and counts as an image. If it holds "
+            f"classes, give --labels {all_of_them}; if not, --labels {others}."
+        )

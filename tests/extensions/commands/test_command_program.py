@@ -1,0 +1,136 @@
+"""The program around the commands: packages of others, terminals, light imports."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pytest
+
+import voxpipe.__main__ as program
+from voxpipe.core.errors import UsageError, VoxpipeError
+
+COMMAND = '''
+"""Count the voxels of a volume.
+
+example: voxpipe count a.npy
+"""
+from voxpipe.extensions.commands.printing import print_json
+from voxpipe.extensions.commands.targets import add_target, open_target
+
+
+def add_arguments(parser):
+    add_target(parser)
+    parser.add_argument("--json", action="store_true", help="mine")
+
+
+def run(arguments):
+    count = open_target(arguments.target, arguments).numpy().size
+    print_json({"voxels": count, "mean": float("nan")}) if arguments.json else print(count)
+    return 0
+'''
+
+
+@pytest.fixture
+def others(tmp_path, monkeypatch):
+    """A command of another package beside one that cannot be imported."""
+    (tmp_path / "count_command.py").write_text(COMMAND)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    points = {
+        name: EntryPoint(name, module, "voxpipe.commands")
+        for name, module in (("count", "count_command"), ("lost", "no_such_module"))
+    }
+    monkeypatch.setattr(program, "extensions", lambda group, are_modules: points)
+    np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
+    # The module stays imported: entry points are loaded once in a process.
+    return str(tmp_path / "a.npy")
+
+
+def test_a_command_of_another_package(others, capsys):
+    """Its options win over those of the program; JSON has no NaN."""
+    assert program.main(["count", others]) == 0
+    assert capsys.readouterr().out == "24\n"
+    assert program.main(["count", others, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"voxels": 24, "mean": None}
+
+
+def test_a_command_that_cannot_be_imported(others, capsys):
+    """The others still run and are listed; the lost one is named with its package."""
+    with pytest.warns(UserWarning, match="lost = no_such_module"), pytest.raises(SystemExit):
+        program.main(["--help"])
+    assert "count      Count the voxels of a volume\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        program.main(["lost"])
+    assert ended.value.code == 2
+    assert "the command lost cannot be imported" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UsageError("no", do="so"), 2),
+        (VoxpipeError("no", do="so"), 1),
+        (OSError("no"), 1),
+        (BrokenPipeError("no"), 1),  # of a socket, while the output is open
+    ],
+)
+def test_errors_have_a_status_and_a_document(others, monkeypatch, capsys, error, status):
+    """One line on stderr, and one document on stdout."""
+    import count_command
+
+    def fail(arguments):
+        raise error
+
+    monkeypatch.setattr(count_command, "run", fail)
+    assert program.main(["count", others, "--json"]) == status
+    told = capsys.readouterr()
+    assert told.err.startswith("voxpipe: ")
+    document = json.loads(told.out)["error"]
+    assert document == {
+        "type": type(error).__name__,
+        "message": "no",
+        "do": getattr(error, "do", ""),
+    }
+
+
+def test_a_terminal_gets_a_table_of_rich(tmp_path):
+    """And no colour codes where TERM is dumb."""
+    pytest.importorskip("rich")
+    np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
+    texts = {}
+    for term in ("xterm", "dumb"):
+        main_end, other_end = pty.openpty()
+        code = "import sys, voxpipe.__main__ as m; sys.exit(m.main(sys.argv[1:]))"
+        command = [sys.executable, "-c", code, "info", str(tmp_path / "a.npy")]
+        environment = {**os.environ, "TERM": term, "COLUMNS": "100"}
+        with subprocess.Popen(command, stdout=other_end, env=environment) as running:
+            os.close(other_end)
+            parts = []
+            while True:
+                try:
+                    part = os.read(main_end, 65536)
+                except OSError:  # the other end is closed
+                    break
+                if not part:
+                    break
+                parts.append(part)
+        os.close(main_end)
+        assert running.returncode == 0
+        texts[term] = b"".join(parts).decode()
+    assert "│ shape" in texts["xterm"]
+    assert "\nshape " in texts["dumb"]
+
+
+def test_help_imports_no_heavy_library():
+    """All commands are imported for it."""
+    code = "import sys, voxpipe.__main__ as m\ntry: m.main(['--help'])\nexcept SystemExit: pass\n"
+    code += "heavy = {'torch', 'zarr', 'nibabel', 'matplotlib', 'rich', 'fsspec', 'tqdm'}\n"
+    code += "sys.exit(str(heavy & {*sys.modules}) if heavy & {*sys.modules} else 0)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert "commands:" in done.stdout
