@@ -445,6 +445,9 @@ class ChainedForms(IterDataPipe[Any]):
     def threadpool_map(self, fn: Callable[..., Any], input_col: int | str | Sequence[int | str] | None = ..., output_col: int | str | None = ..., scheduled_tasks: int = ..., max_workers: int | None = ..., *, buffer_bytes: int = ..., **threadpool_kwargs: Any) -> ThreadPoolMapper:
         """Apply a function to each item in a pool of threads; the order of the items is kept."""
 
+    def to_axes(self, axes: str | None = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
+        """Put the axes in the order of their names, for all that follows."""
+
     def to_device(self, device: str | int | torch.device, *, non_blocking: bool = ...) -> ToDevice:
         """Move every tensor of an item to a device; other values stay."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..core import Affine, Grid, Region
+from ..core import AS_READ, Affine, Grid, Region
 from ..core.context import holding
 from ..core.errors import VolumeChanged, VolumeNotFound
 from ..core.validate import MILLIMETRES, as_choice
@@ -260,7 +260,8 @@ class Volume:
                 self._grid = self._backend().grid
                 return self._grid
             header = self._header or self.header
-            self._grid = Grid(header.shape[1:], affine_matrix(self._affine or header.affine))
+            affine = affine_matrix(self._affine or header.affine)
+            self._grid = Grid(header.shape[1:], affine, AS_READ[not header.names_axes])
         return self._grid
 
     @property
@@ -536,7 +537,6 @@ class Volume:
         return read_counted(backend, Region.of_shape(self.spatial_shape)).values()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        # NumPy 2's rules for ``copy``.
         is_view = (self.is_loaded or self.access == "view") and not self.header.tensor_dtype
         values = self.numpy()
         array = values if dtype is None else values.astype(dtype, copy=False)
