@@ -298,7 +298,7 @@ class ChainedForms(IterDataPipe[Any]):
     def open_files_by_iopath(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
-    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy | Mapping[str, Any]] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
+    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy | Mapping[str, Any]] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., channels: Any = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
         """Make a lazy volume of every path, URL, array or store in a sample."""
 
     def orientation(self, axcodes: str = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:
@@ -403,7 +403,7 @@ class ChainedForms(IterDataPipe[Any]):
     def save_to_disk(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ...) -> Saver:
         """Write the data of each ``(name, data)`` to a file and yield its path."""
 
-    def select_channels(self, indices: int | tuple[int, ...], *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def select_channels(self, indices: int | str | tuple[int | str, ...], *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Keep some channels, in the order given."""
 
     def set_length(self, length: int) -> LengthSetter:

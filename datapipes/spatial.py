@@ -354,7 +354,26 @@ class AugmentPipe(SpatialPipe, form="augment", op=Augment, keywords_only=True): 
 
 
 class ToAxesPipe(SpatialPipe, form="to_axes", op=ToAxes):
-    __doc__ = ToAxes.__doc__
+    """Put the axes in the order of their names, for all that follows.
+
+    Later sizes, spacings, angles and other amounts per axis are in this order, as shapes and
+    tensors are. Nothing is interpolated or copied. Every voxel stays in its place in the world.
+
+    Raises
+    ------
+    BadHeader
+        When patches are made: the file does not name its axes.
+    PatchSizeError
+        Two letters are given, and the volume has several voxels along the third axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> pipe = from_cases([{"image": np.zeros((20, 48, 64))}]).open_volume(axes="zyx")
+    >>> next(iter(pipe.to_axes("zyx").lazy_patch((8, 16, 32))))["image"].shape
+    (1, 8, 16, 32)
+    """
 
     @property
     def is_of_plane(self) -> bool:
