@@ -280,7 +280,7 @@ class ChainedForms(IterDataPipe[Any]):
     def noise(self, std: ParameterRange, mean: ParameterRange = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Add normal numbers, independent from voxel to voxel of the result."""
 
-    def normalize(self, mean: float | None = ..., std: float | None = ..., above: float | None = ..., inside: str | None = ..., *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def normalize(self, mean: float | None = ..., std: float | None = ..., above: float | None = ..., inside: str | None = ..., *, statistics: str = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Shift and scale the values; by default to mean 0 and deviation 1 over the whole volume."""
 
     def on_disk_cache(self, filepath_fn: Callable[[Any], Any] | None = ..., hash_dict: Mapping[str, str] | None = ..., hash_type: str = ..., extra_check_fn: Callable[[str], bool] | None = ...) -> OnDiskCacheHolder:
@@ -373,7 +373,7 @@ class ChainedForms(IterDataPipe[Any]):
     def rescale(self, out_range: tuple[float, float] = ..., in_range: tuple[float, float] | None = ..., clamp: bool = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Bring the range of the volume, or a given one, to ``out_range``."""
 
-    def rescale_percentiles(self, lower: float = ..., upper: float = ..., out_range: tuple[float, float] = ..., clamp: bool = ..., above: float | None = ..., inside: str | None = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def rescale_percentiles(self, lower: float = ..., upper: float = ..., out_range: tuple[float, float] = ..., clamp: bool = ..., above: float | None = ..., inside: str | None = ..., *, statistics: str = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Map two percentiles of the volume to ``out_range``, and clamp values beyond."""
 
     def resize(self, size: int | Sequence[int | None] | None, *, longest: bool = ..., extent: Extent = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ..., lazy: bool | None = ..., on_conflict: Literal['error', 'flush'] | None = ...) -> SpatialPipe:

@@ -148,7 +148,7 @@ class OpenVolume(SeedStamper, SameLength):
         also gets ``image_stored``, in float32: the stored share of each value of ``image``. It
         is 0 where all is filled in, or outside. For a label volume it is 0 or 1, in uint8.
     channels
-        Names in the file, ``["DAPI"]``, or numbers from 0: only these are read, in this order. One
+        Names in the file, ``["DAPI"]``, or numbers from 0; no others are read. One
         value is for all volumes that are no labels; a mapping is by key.
     storage_options
         For fsspec, where paths are URLs. They never appear in messages or states. By default

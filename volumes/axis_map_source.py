@@ -149,7 +149,7 @@ class AxisMappedBackend(ViewedBackend):
         super().__init__(inner, header, "axis map", axis_map.fingerprint())
         self._units = (inner.channels_at_once, *(inner.chunks or (1, 1, 1)))
         self._fill = stored_fill(axis_map, self._tables, inner.header, inner.name)
-        self.counts_below = inner.counts_below
+        self.counts_below, self.levels = inner.counts_below, inner.levels
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         whole = replace(self._inner.header, shape=self.header.shape)
