@@ -17,7 +17,7 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 # Orders of axes, data of two axes, channels by name, and statistics of levels took 614 lines.
 #
 # Workers of a cluster have a budget of 1 800 lines in both parts.
-PARTS = {"engine": (237, 68_601), "extensions": (53, 13_948)}
+PARTS = {"engine": (237, 68_601), "extensions": (54, 14_034)}
 FOLDERS = 34
 SMALL = 3
 CIRCLES = 0
