@@ -390,7 +390,7 @@ def in_plane(parent: Pipe, origin: CallSite) -> Pipe:
             return parent
         before = [*parents_of(before[0])]
     pipe = ToAxesPipe(parent)
-    pipe.origin = replace(origin, call="to_axes()")
+    pipe.origin = origin  # an error names the pipe with the two numbers
     return pipe
 
 

@@ -14,10 +14,10 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 # decision 0043 says which. Items by number and manifests by columns had a budget of none: decision
 # 0044 says how many lines they took, and which they replaced.
 #
-# Orders of axes, data of two axes, channels by name, and statistics of levels took 614 lines.
+# Orders of axes, data of two axes, channels by name, and statistics of levels took 620 lines.
 #
 # Workers of a cluster have a budget of 1 800 lines in both parts.
-PARTS = {"engine": (237, 68_601), "extensions": (54, 14_034)}
+PARTS = {"engine": (237, 68_607), "extensions": (54, 14_034)}
 FOLDERS = 34
 SMALL = 3
 CIRCLES = 0

@@ -19,7 +19,7 @@ from ...graph import (
 )
 from ...spatial.ops.axis_op import ToAxes as ToAxesOp
 
-# Of the pipes that it adds, so that a chain may have ``to_axes()`` of its own.
+# Name of the added pipes: a chain may have ``to_axes()`` of its own.
 _NAME = "axes of the loader"
 
 

@@ -276,3 +276,23 @@ def test_batches_are_the_same_in_every_way():
     with loader_of() as loader:
         loader.load_state_dict(state)
         assert equal(loader, batches[1:])
+
+
+def test_predictions_keep_their_places():
+    """Windows in any order, and of two axes, give the result on the stored grid."""
+
+    def double(batch):
+        shapes.add(tuple(batch.shape[2:]))
+        return batch * 2
+
+    shapes = set()
+    windows = placed().to_axes("zyx").lazy_patch((4, 8, 16), sampling="grid")
+    (result,) = vp.predict(double, windows, output="logits").values()
+    assert np.allclose(result, 2.0 * STACK.T[None])
+    planes = vp.from_cases([{"image": IMAGE}]).open_volume()
+    windows = planes.lazy_patch((8, 16), sampling="grid", overlap=(2, 4))
+    (result,) = vp.predict(double, windows, output="logits").values()
+    assert np.allclose(np.squeeze(result), 2 * IMAGE)
+    assert shapes == {(4, 8, 16), (8, 16)}
+    result = vp.predict(double, IMAGE, patch=(8, 16), output="logits", mirror=True)
+    assert np.allclose(np.squeeze(result), 2 * IMAGE)
