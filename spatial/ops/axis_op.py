@@ -258,7 +258,7 @@ def _names_after(plan: SpatialPlan, order: Sequence[int]) -> str:
 def _as_order(name: str, value: Any) -> str | None:
     if value is None:
         return None
-    letters = "".join(value) if isinstance(value, (tuple, list)) else value
+    letters = "".join(map(str, entries_of(value))) or value
     letters = letters.lower() if isinstance(letters, str) else ""
     is_known = set(letters) <= set(XYZ) and len(set(letters)) == len(letters)
     if is_known and len(letters) in (2, 3):
