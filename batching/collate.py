@@ -26,9 +26,10 @@ from ..core.locks import ForkSafeLock
 from ..core.memory import beyond_memory, core_quota, usable_memory
 from ..core.sample import case_of
 from ..core.suggest import looks_like_label
-from ..intensity import ValueStep
+from ..intensity import SelectChannels, ValueStep
 from ..spatial import LazyPatch, SourceVoxels, stored_labels
 from ..spatial.lazy.read_plan import SHOW
+from ..spatial.lazy.stack import select_by_name, select_by_number
 from ..storage.ranges import COALESCING
 from ..volumes import Volume, is_volume
 
@@ -451,9 +452,13 @@ class ApplyValue(ItemByItem):
         op = self.step.op.of_key(key, is_target=primary)
         step = replace(self.step, op=op, key=key, mask=self._mask(sample, op.mask_key))
         thing = sample[key]
+        made_from = thing if isinstance(thing, LazyPatch) else sample.patches.get(key)
+        if isinstance(op, SelectChannels) and op.has_names and isinstance(made_from, LazyPatch):
+            if made_from is thing and (by_name := select_by_name(thing, op)) is not None:
+                return by_name, None
+            step = replace(step, op=select_by_number(made_from, op))
         if isinstance(thing, LazyPatch):
             return thing.with_value(step), None
-        made_from = sample.patches.get(key)
         if not isinstance(made_from, LazyPatch) or not isinstance(thing, RealizedArray):
             msg = f"{op.name}() does not know where {key!r} of case {sample.case} comes from"
             do = "It changes lazy patches and what realize() made of them."

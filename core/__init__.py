@@ -5,6 +5,7 @@ from . import errors as errors
 from .call_site import CallSite as CallSite
 from .counters import IO_COUNTERS as IO_COUNTERS
 from .counters import IOCounters as IOCounters
+from .grid import AS_READ as AS_READ
 from .grid import Affine as Affine
 from .grid import Grid as Grid
 from .region import ChunkGrid as ChunkGrid

@@ -31,6 +31,7 @@ know the place add it with :meth:`VoxpipeError.at`.
 
 from __future__ import annotations
 
+import re
 from traceback import walk_tb
 from typing import Any, Self, TypeVar
 
@@ -103,6 +104,17 @@ class VoxpipeError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.message,), self.__dict__)
+
+
+_THREE_NUMBERS = re.compile(r"([(\[][^()\[\], ]+, [^()\[\], ]+), (?:0|1|None)([)\]])")
+_THREE_SIZES = re.compile(r"\b(\d+x\d+)x1\b")
+
+
+def hide_last_axis(error: VoxpipeError) -> None:
+    """Shorten the sizes of three numbers in an error of 2-D data."""
+    for name in ("message", "do"):
+        text = _THREE_NUMBERS.sub(r"\1\2", getattr(error, name))
+        setattr(error, name, _THREE_SIZES.sub(r"\1", text))
 
 
 # Exceptions that get a place. Workers also report sys.exit() of a function, instead of ending.

@@ -23,6 +23,9 @@ GRID_TOLERANCE = 1e-2
 through float32 headers differ by about 1e-4 voxels; a real misalignment is a voxel or more."""
 _LEAST_IN_MM = 0.1  # below it spacings are printed in micrometres, then in nanometres
 _SMALLEST = float(np.finfo(float).tiny)
+XYZ, PLAIN = "xyz", "ijk"
+AS_READ = (XYZ, PLAIN)
+"""Orders of axes as they are read: with names, and without."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +48,9 @@ class Grid:
     """Number of voxels on each axis, (I, J, K)."""
     affine: Affine
     """4x4 float64, voxel index to world millimetres."""
+    axes: str = XYZ
+    """Names of the axes in their order; ``"ijk"`` where a file does not name them. A name less
+    hides the last axis, of one voxel."""
 
     def __post_init__(self) -> None:
         shape = tuple(map(int, self.shape))
@@ -148,6 +154,19 @@ class Grid:
         size, unit = (1e6, "nm") if largest < _LEAST_IN_MM / 1e3 else (size, unit)
         spacing = " ".join(f"{s * size:g}" for s in self.spacing)
         return f"Grid({'x'.join(map(str, self.shape))} at {spacing} {unit})"
+
+
+def numbers_of_axes(axes: str) -> tuple[int, int, int]:
+    """Return the axes of the world in the order of names; a missing name is that of the last one.
+
+    Examples
+    --------
+    >>> numbers_of_axes("zyx"), numbers_of_axes("yx"), numbers_of_axes("ij")
+    ((2, 1, 0), (1, 0, 2), (0, 1, 2))
+    """
+    names = PLAIN if axes[0] in PLAIN else XYZ
+    first, *others = (*axes, *(name for name in names if name not in axes))
+    return (names.index(first), names.index(others[0]), names.index(others[1]))
 
 
 _BEYOND = WarnOnce()

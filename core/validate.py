@@ -170,6 +170,21 @@ def as_axes(name: str, value: Any) -> tuple[int, ...]:
     return tuple(map(int, axes))
 
 
+def as_channels(name: str, value: Any) -> tuple[int | str, ...]:
+    """Return one channel or several, by number or name, as a tuple.
+
+    Examples
+    --------
+    >>> as_channels("channels", "DAPI"), as_channels("channels", [2, 0])
+    (('DAPI',), (2, 0))
+    """
+    channels = entries_of(value) or (value,)
+    if not all((isinstance(c, str) and c) or (is_integer(c) and c >= 0) for c in channels):
+        rule = "an integer >= 0, the name of a channel, or several of them"
+        raise ValueError(f"{name} is {rule}, got {value!r}")
+    return tuple(one if isinstance(one, str) else int(one) for one in channels)
+
+
 def as_dtype(name: str, value: Any) -> np.dtype[Any]:
     """Return the NumPy type of a NumPy or torch type, or of its name.
 

@@ -718,7 +718,8 @@ class ChainedForms(IterDataPipe[Any]):
         ----------
         size
             Patch size (I, J, K) in voxels of the current grid; one number for all axes, of 2-D data in
-            their plane. None keeps an axis: ``(32, 32, None)``.
+            their plane. None keeps an axis: ``(32, 32, None)``. Two numbers are for 2-D data, (Y, X).
+            Tensors then have two spatial axes, and ``overlap`` and ``region`` two numbers as well.
         samples_per_volume
             Patches drawn from each volume, with ``sampling="uniform"``. The number is fixed, or that of
             each case: the key of the number in the sample, or a function of the sample.
@@ -1180,7 +1181,7 @@ class ChainedForms(IterDataPipe[Any]):
         is done after later spatial ops, so its strength does not depend on their interpolation.
         """
 
-    def normalize(self, mean: float | None = None, std: float | None = None, above: float | None = None, inside: str | None = None, *, keys: str | Collection[str] | None = None, name: str = '') -> ValuePipe:
+    def normalize(self, mean: float | None = None, std: float | None = None, above: float | None = None, inside: str | None = None, *, statistics: str = 'whole', keys: str | Collection[str] | None = None, name: str = '') -> ValuePipe:
         """Shift and scale the values; by default to mean 0 and deviation 1 over the whole volume."""
 
     def on_disk_cache(self, filepath_fn: Callable[[Any], Any] | None = None, hash_dict: Mapping[str, str] | None = None, hash_type: str = 'sha256', extra_check_fn: Callable[[str], bool] | None = None) -> OnDiskCacheHolder:
@@ -1253,7 +1254,7 @@ class ChainedForms(IterDataPipe[Any]):
     def open_files_by_iopath(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
-    def open_volume(self, *, labels: Collection[str] = ('label', 'labels', 'mask', 'masks', 'seg', 'segmentation'), keys: Collection[str] | None = None, policies: Mapping[str, Policy | Mapping[str, Any]] | None = None, override: bool = False, axis_map: AxisMap | Mapping[str, AxisMap] | None = None, storage_options: Mapping[str, Any] | None = None, io: str | Mapping[str, str] = 'auto', **reader_kwargs: Any) -> OpenVolume:
+    def open_volume(self, *, labels: Collection[str] = ('label', 'labels', 'mask', 'masks', 'seg', 'segmentation'), keys: Collection[str] | None = None, policies: Mapping[str, Policy | Mapping[str, Any]] | None = None, override: bool = False, axis_map: AxisMap | Mapping[str, AxisMap] | None = None, channels: Any = None, storage_options: Mapping[str, Any] | None = None, io: str | Mapping[str, str] = 'auto', **reader_kwargs: Any) -> OpenVolume:
         """Make a lazy volume of every path, URL, array or store in a sample.
 
         The parent may yield samples of :func:`list_cases` or :func:`from_cases`. Mappings of key to
@@ -1281,6 +1282,9 @@ class ChainedForms(IterDataPipe[Any]):
             ``Volume(path).with_axis_map(...)`` instead of a path. With ``policy="mask"`` the sample
             also gets ``image_stored``, in float32: the stored share of each value of ``image``. It
             is 0 where all is filled in, or outside. For a label volume it is 0 or 1, in uint8.
+        channels
+            Names in the file, ``["DAPI"]``, or numbers from 0; no others are read. One
+            value is for all volumes that are no labels; a mapping is by key.
         storage_options
             For fsspec, where paths are URLs. They never appear in messages or states. By default
             those of ``list_cases()``, for URLs in the bucket that it listed. They are by key where
@@ -1632,7 +1636,7 @@ class ChainedForms(IterDataPipe[Any]):
     def rescale(self, out_range: tuple[float, float] = (0.0, 1.0), in_range: tuple[float, float] | None = None, clamp: bool = False, *, p: float = 1.0, keys: str | Collection[str] | None = None, name: str = '') -> ValuePipe:
         """Bring the range of the volume, or a given one, to ``out_range``."""
 
-    def rescale_percentiles(self, lower: float = 0.5, upper: float = 99.5, out_range: tuple[float, float] = (0.0, 1.0), clamp: bool = True, above: float | None = None, inside: str | None = None, *, p: float = 1.0, keys: str | Collection[str] | None = None, name: str = '') -> ValuePipe:
+    def rescale_percentiles(self, lower: float = 0.5, upper: float = 99.5, out_range: tuple[float, float] = (0.0, 1.0), clamp: bool = True, above: float | None = None, inside: str | None = None, *, statistics: str = 'whole', p: float = 1.0, keys: str | Collection[str] | None = None, name: str = '') -> ValuePipe:
         """Map two percentiles of the volume to ``out_range``, and clamp values beyond.
 
         ``a2 + (b2 - a2) * (value - a) / (b - a)``, where ``a`` and ``b`` are percentiles:
@@ -1748,7 +1752,7 @@ class ChainedForms(IterDataPipe[Any]):
         ['out/1.txt']
         """
 
-    def select_channels(self, indices: int | tuple[int, ...], *, keys: str | Collection[str] | None = None, name: str = '') -> ValuePipe:
+    def select_channels(self, indices: int | str | tuple[int | str, ...], *, keys: str | Collection[str] | None = None, name: str = '') -> ValuePipe:
         """Keep some channels, in the order given."""
 
     def set_length(self, length: int) -> LengthSetter:
@@ -1993,6 +1997,28 @@ class ChainedForms(IterDataPipe[Any]):
         >>> from voxpipe.datapipes.iter import IterableWrapper
         >>> list(IterableWrapper([1, -2, 3]).threadpool_map(abs, max_workers=2))
         [1, 2, 3]
+        """
+
+    def to_axes(self, axes: str | None = None, *, name: str = '', mode: Mode | Mapping[str, Mode] | None = None, padding: Padding | Mapping[str, Padding] | None = None, fill: float | Mapping[str, float] | None = None, dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = None, antialias: Antialias | Mapping[str, Antialias] | None = None, lazy: bool | None = None, on_conflict: Literal['error', 'flush'] | None = None) -> SpatialPipe:
+        """Put the axes in the order of their names, for all that follows.
+
+        Later sizes, spacings, angles and other amounts per axis are in this order, as shapes and
+        tensors are. Nothing is interpolated or copied. Every voxel stays in its place in the world.
+
+        Raises
+        ------
+        BadHeader
+            When patches are made: the file does not name its axes.
+        PatchSizeError
+            Two letters are given, and the volume has several voxels along the third axis.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from voxpipe.datapipes.iter import from_cases
+        >>> pipe = from_cases([{"image": np.zeros((20, 48, 64))}]).open_volume(axes="zyx")
+        >>> next(iter(pipe.to_axes("zyx").lazy_patch((8, 16, 32))))["image"].shape
+        (1, 8, 16, 32)
         """
 
     def to_device(self, device: str | int | torch.device, *, non_blocking: bool = True) -> ToDevice:

@@ -35,7 +35,13 @@ from ..spatial.ops.op import size_on
 from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native_resampler import available, path
 from ..volumes import Volume
-from ..volumes.catalog.whole_pass import ForegroundRule, has_histogram, has_statistics, known_box
+from ..volumes.catalog.whole_pass import (
+    ForegroundRule,
+    has_histogram,
+    has_statistics,
+    known_box,
+    reduce_volume,
+)
 from ..volumes.scheme import AccessHint, Demand, StoreLayout
 from .datapipe import DataPipe
 from .epoch import copy_for_epoch, may_look_ahead
@@ -242,6 +248,7 @@ def _passes_of_pipe(
         for key in keys:
             if (volume := volumes.get(key)) is None:
                 continue
+            volume = reduce_volume(volume, getattr(op, "statistics", "whole"))
             if not (has_histogram(volume, mask) if of_some else has_statistics(volume)):
                 yield key, volume, "histogram" if of_some else "statistics", count
 

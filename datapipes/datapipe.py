@@ -18,7 +18,7 @@ from ..batching.job import Failure, Instruction, apply_transforms, describe_fail
 from ..core import CallSite, Sample, errors
 from ..core.call_site import CREDENTIALS, call_text, caller
 from ..core.context import ContextKey, holding
-from ..core.errors import add_location
+from ..core.errors import VoxpipeError, add_location, hide_last_axis
 from ..core.redact import public_value
 from ..core.sample import case_of
 from ..graph import Pipe, Traits, chain_code, describe, explain_graph, is_pipe, parents_of, walk
@@ -119,11 +119,13 @@ def note_error(pipe: DataPipe, item: Any, error: Exception) -> None:
 
 
 @contextlib.contextmanager
-def locate_errors(pipe: Any, item: Any = None) -> Iterator[None]:
-    """Add the pipe and the case to errors inside the ``with`` block."""
+def locate_errors(pipe: Any, item: Any = None, *, is_flat: bool = False) -> Iterator[None]:
+    """Add the pipe and the case to errors inside the block; hide the last axis of 2-D data."""
     try:
         yield
     except Exception as error:
+        if is_flat and isinstance(error, VoxpipeError):
+            hide_last_axis(error)
         raise add_location(error, pipe.origin, case_of(item))  # noqa: B904  the very same error
 
 

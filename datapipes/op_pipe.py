@@ -118,6 +118,7 @@ class OpPipe(PerItem):
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
         super().__init__(parent)
         arguments = bind_arguments(self.form_name, self.__signature__, args, kwargs)
+        arguments = self.complete(arguments)
         own = {name: value for name, value in arguments.items() if name not in self.keywords}
         with locate_errors(self):
             op = type(self).op_class(**own)
@@ -126,6 +127,10 @@ class OpPipe(PerItem):
         # Pipes warn and ops do not, because ops are also made again without a line of the user.
         for mistake in getattr(op, "likely_mistakes", ()):
             warn(mistake, LikelyMistake, self.origin)
+
+    def complete(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments for the op; a subclass may change them, and its parent."""
+        return arguments
 
     def hold(self, op: Any, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
         """Hold the op and all its arguments; ``is_shared`` if the user has named its stream."""

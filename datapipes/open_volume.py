@@ -115,7 +115,7 @@ SHARE = Policy("linear", "constant", 0.0, np.dtype(np.float32))
 """How the mask of an intensity is sampled: the share of a value that is stored."""
 
 
-_ARGUMENTS = ("labels", "keys", "policies", "override", "axis_map", "storage_options", "io")
+_ARGUMENTS = ("labels", "keys", "policies", "override", "axis_map", "channels", "storage_options")
 
 
 @chained_form("open_volume")
@@ -147,6 +147,9 @@ class OpenVolume(SeedStamper, SameLength):
         ``Volume(path).with_axis_map(...)`` instead of a path. With ``policy="mask"`` the sample
         also gets ``image_stored``, in float32: the stored share of each value of ``image``. It
         is 0 where all is filled in, or outside. For a label volume it is 0 or 1, in uint8.
+    channels
+        Names in the file, ``["DAPI"]``, or numbers from 0; no others are read. One
+        value is for all volumes that are no labels; a mapping is by key.
     storage_options
         For fsspec, where paths are URLs. They never appear in messages or states. By default
         those of ``list_cases()``, for URLs in the bucket that it listed. They are by key where
@@ -182,6 +185,7 @@ class OpenVolume(SeedStamper, SameLength):
         policies: Mapping[str, Policy | Mapping[str, Any]] | None = None,
         override: bool = False,
         axis_map: AxisMap | Mapping[str, AxisMap] | None = None,
+        channels: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         io: str | Mapping[str, str] = "auto",
         **reader_kwargs: Any,
@@ -189,14 +193,10 @@ class OpenVolume(SeedStamper, SameLength):
         super().__init__()
         self.parent = parent
         if not (custom_backends() or "reader" in reader_kwargs):  # with unknown options
-            own = (*_ARGUMENTS, *BY_KEY)
+            own = (*_ARGUMENTS, *BY_KEY)  # which have io=
             refuse_unknown_arguments("open_volume", reader_kwargs, own, only_misspelt=True)
-        self.axis_map = axis_map
-        maps = axis_map.values() if isinstance(axis_map, Mapping) else (axis_map,)
-        wrong = [] if axis_map is None else [one for one in maps if not isinstance(one, AxisMap)]
-        if wrong:
-            msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(wrong[0])}"
-            raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
+        self.axis_map = _check_axis_map(axis_map)
+        self.channels = _check_channels(channels)
         self.labels = tuple(sorted(as_keys("labels", labels)))
         self.guesses = labels is LABELS
         """Whether keys that the user has not named are taken for intensities."""
@@ -213,6 +213,7 @@ class OpenVolume(SeedStamper, SameLength):
             "labels": tuple(key for key in self.labels if key not in LABELS),
             "policies": tuple(policies or ()),
             "axis_map": tuple(axis_map) if isinstance(axis_map, Mapping) else (),
+            "channels": tuple(channels) if isinstance(channels, Mapping) else (),
             **self._by_key,
         }
         self._new_names = self._names = {name: keys for name, keys in names.items() if keys}
@@ -354,13 +355,25 @@ class OpenVolume(SeedStamper, SameLength):
             volume = again or self._volume(key, source)
         except VolumeReadError as error:
             raise error.at(key=key)  # noqa: B904  the very same error
-        axis_map = self.axis_map
-        if isinstance(axis_map, Mapping):
-            return volume.with_axis_map(axis_map[key]) if key in axis_map else volume
-        if axis_map is None:
+        if self.axis_map is None and self.channels is None:
             return volume
-        # Given for all of them: the fill is one for intensities, a missing label is background.
-        return volume.with_axis_map(axis_map.with_fill(0) if volume.kind == "label" else axis_map)
+        for axis_map in self._maps_of(key, volume.kind):
+            volume = volume.with_axis_map(axis_map)
+        return volume
+
+    def _maps_of(self, key: str, kind: str) -> Iterator[AxisMap]:
+        """Yield the axis map of a volume, and that of its channels."""
+        axis_map, channels, is_label = self.axis_map, self.channels, kind == "label"
+        if isinstance(axis_map, Mapping):
+            axis_map = axis_map.get(key)
+        elif axis_map is not None and is_label:
+            # Given for all of them: the fill is one for intensities, a missing label is background.
+            axis_map = axis_map.with_fill(0)
+        if isinstance(channels, Mapping):
+            channels = channels.get(key)
+        elif is_label:
+            channels = None
+        yield from (one for one in (axis_map, channels) if one is not None)
 
     def _again(self, key: str, sample: Sample) -> Volume | None:
         """Return the volume of voxels that ``realize()`` made; None where something else is."""
@@ -450,6 +463,10 @@ class OpenVolume(SeedStamper, SameLength):
         """Return the settings without credentials and settings that change no voxel."""
         own: tuple[Any, ...] = (self.labels, self.keys, self.policies, self.reader_kwargs)
         own += (tuple(self.overriding),) if self.overriding else ()
+        if isinstance(self.channels, Mapping):
+            own += (sorted((key, one.describe()) for key, one in self.channels.items()),)
+        elif self.channels is not None:
+            own += (self.channels.describe(),)
         if isinstance(self.axis_map, Mapping):
             return (*own, sorted((key, one.fingerprint()) for key, one in self.axis_map.items()))
         # States saved before there were axis maps still fit.
@@ -502,6 +519,23 @@ def _repeats_objects(parent: Pipe) -> bool:
     sources = [pipe for pipe in every if not parents_of(pipe)]
     cases = [pipe.cases if isinstance(pipe, FromCases) else None for pipe in sources]
     return all(isinstance(c, (list, tuple)) and all(isinstance(k, dict) for k in c) for c in cases)
+
+
+def _check_axis_map(axis_map: Any) -> AxisMap | Mapping[str, AxisMap] | None:
+    """Return the axis map, for all volumes or by key; TypeError for others."""
+    maps = axis_map.values() if isinstance(axis_map, Mapping) else (axis_map,)
+    wrong = [] if axis_map is None else [one for one in maps if not isinstance(one, AxisMap)]
+    if wrong:
+        msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(wrong[0])}"
+        raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
+    return axis_map  # type: ignore[no-any-return]
+
+
+def _check_channels(channels: Any) -> AxisMap | dict[str, AxisMap] | None:
+    """Return the map of the channels to keep, for all volumes or by key."""
+    if isinstance(channels, Mapping):
+        return {key: AxisMap.of_channels(one) for key, one in channels.items()}
+    return None if channels is None else AxisMap.of_channels(channels)
 
 
 def _empty(key: str, where: str) -> SampleError:

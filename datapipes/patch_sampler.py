@@ -48,7 +48,7 @@ from .datapipe import (
 from .epoch import count_planned
 from .item_numbers import EachItem, NumberedPatches, Visit
 from .op_pipe import refuse_unknown_arguments
-from .spatial import PipeSteps, add_steps, named_volume, pending_of
+from .spatial import PipeSteps, add_steps, fill_plane, in_plane, named_volume, pending_of
 
 # Longer than any axis of any volume.
 _LONGEST = 2**31
@@ -63,7 +63,8 @@ class PatchSampler(DataPipe):
     ----------
     size
         Patch size (I, J, K) in voxels of the current grid; one number for all axes, of 2-D data in
-        their plane. None keeps an axis: ``(32, 32, None)``.
+        their plane. None keeps an axis: ``(32, 32, None)``. Two numbers are for 2-D data, (Y, X).
+        Tensors then have two spatial axes, and ``overlap`` and ``region`` two numbers as well.
     samples_per_volume
         Patches drawn from each volume, with ``sampling="uniform"``. The number is fixed, or that of
         each case: the key of the number in the sample, or a function of the sample.
@@ -221,19 +222,12 @@ class PatchSampler(DataPipe):
         self.weights = weights
         self.allow_smaller = allow_smaller
         self._length: int | None = None
-        with locate_errors(self):
-            self.given_size = size_of("size", size)
-            # Checks without a grid: None is as long as an axis may be.
-            each = self.given_size if isinstance(self.given_size, tuple) else (self.given_size,) * 3
-            whole = tuple(_LONGEST if n is None else n for n in each)
-            self.size = three("size", whole, least=1)
-            per_axis = three("overlap", overlap, least=0)
-            if isinstance(overlap, int):  # one number leaves axes of one voxel alone
-                i, j, k = (0 if s == 1 else overlap for s in self.size)
-                per_axis = i, j, k
-            self.overlap = per_axis
-            self._check()
-            self.region = self._region(region, align)
+        sizes: dict[str, Any] = {"size": size, "overlap": overlap, "region": region, "align": align}
+        plane = fill_plane(sizes, {"size": 1, "overlap": 0, "region": 1, "align": 1})
+        if plane:
+            self.parent = in_plane(parent, self.origin)
+        with locate_errors(self, is_flat=bool(plane)):
+            self.region = self._set_sizes(**{**sizes, **plane})
             if oversample is not None and self.region is not None:
                 msg = "oversample says that the other patches lie anywhere, and region that all of "
                 msg += "a visit lie beside each other"
@@ -245,6 +239,22 @@ class PatchSampler(DataPipe):
             where = fallback, sampling, self.origin, allow_smaller
             self._template = _template(self.given_size, mask, weights, options, *where)
         self.oversample = oversample
+
+    def _set_sizes(
+        self, size: Size, overlap: Size, region: Size | None, align: Size | None
+    ) -> UniformRegion | None:
+        self.given_size = size_of("size", size)
+        # Checks without a grid: None is as long as an axis may be.
+        each = self.given_size if isinstance(self.given_size, tuple) else (self.given_size,) * 3
+        whole = tuple(_LONGEST if n is None else n for n in each)
+        self.size = three("size", whole, least=1)
+        per_axis = three("overlap", overlap, least=0)
+        if isinstance(overlap, int):  # one number leaves axes of one voxel alone
+            i, j, k = (0 if s == 1 else overlap for s in self.size)
+            per_axis = i, j, k
+        self.overlap = per_axis
+        self._check()
+        return self._region(region, align)
 
     def _check(self) -> None:
         if self.sampling not in SAMPLINGS:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..core import Sample
+from ..core import CallSite, Sample
 from ..core.call_site import warn
 from ..core.errors import ExtraInterpolation, SampleError, missing_key_hint
 from ..core.grid import GRID_TOLERANCE
 from ..core.sample import META
-from ..core.validate import as_keys
+from ..core.validate import as_keys, entries_of
 from ..graph import Pipe, parents_of
 from ..spatial import (
     OPS,
@@ -24,6 +24,7 @@ from ..spatial import (
     ResampleTo,
     SpatialOp,
     Step,
+    ToAxes,
     TransformChain,
     join_steps,
     stored_labels,
@@ -102,6 +103,15 @@ class SpatialPipe(OpPipe):
     lazy: bool | None = None
     is_step = True  # whether it adds steps and does nothing else: several are as good as one
     stands_apart = "gives volumes plans of their own"  # why it is none, after its name
+
+    def complete(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments for three axes; values for two put ``to_axes()`` before the pipe."""
+        name = self.form_name
+        whole = fill_plane(arguments, _PLANE.get(name, {}))
+        whole |= fill_plane(arguments, _RANGES.get(name, {}), may_be_range=True)
+        if whole:
+            self.parent = in_plane(self.parent, self.origin)
+        return {**arguments, **whole}
 
     def hold(self, op: SpatialOp, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
         apply_sampling_arguments(self, arguments)
@@ -344,6 +354,84 @@ class FusedSpatial(PerItem):
 
 
 class AugmentPipe(SpatialPipe, form="augment", op=Augment, keywords_only=True): ...
+
+
+class ToAxesPipe(SpatialPipe, form="to_axes", op=ToAxes):
+    """Put the axes in the order of their names, for all that follows.
+
+    Later sizes, spacings, angles and other amounts per axis are in this order, as shapes and
+    tensors are. Nothing is interpolated or copied. Every voxel stays in its place in the world.
+
+    Raises
+    ------
+    BadHeader
+        When patches are made: the file does not name its axes.
+    PatchSizeError
+        Two letters are given, and the volume has several voxels along the third axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> pipe = from_cases([{"image": np.zeros((20, 48, 64))}]).open_volume(axes="zyx")
+    >>> next(iter(pipe.to_axes("zyx").lazy_patch((8, 16, 32))))["image"].shape
+    (1, 8, 16, 32)
+    """
+
+    @property
+    def is_of_plane(self) -> bool:
+        """Whether 2-D data have two axes after it."""
+        op: Any = self.steps[0].op
+        return op.axes is None or len(op.axes) == 2
+
+
+def in_plane(parent: Pipe, origin: CallSite) -> Pipe:
+    """Return a pipe after which 2-D data have two axes, for a size of two numbers."""
+    before = [parent]
+    while len(before) == 1:
+        if isinstance(before[0], ToAxesPipe) and before[0].is_of_plane:
+            return parent
+        before = [*parents_of(before[0])]
+    pipe = ToAxesPipe(parent)
+    pipe.origin = origin  # an error names the pipe with the two numbers
+    return pipe
+
+
+# Values for the hidden axis of 2-D data, by op and argument.
+_BOX = {"start": 0, "size": 1, "end": 1, "center": 0, "slices": slice(None)}
+_PLANE: Mapping[str, Mapping[str, Any]] = {
+    "center_crop": {"size": 1, "scale": 1},
+    "crop": _BOX,
+    "crop_or_pad": {"size": 1},
+    "divisible_pad": {"k": 1},
+    "foreground_crop": {"margin": 0, "divisible": 1},
+    "label_crop": {"size": 1},
+    "pad": {"amount": 0, "size": 1},
+    "resize": {"size": 1},
+    "augment": {"flip": 0.0},
+}
+# The same where two numbers are a range: only ranges, and None, are one per axis.
+_RANGES: Mapping[str, Mapping[str, Any]] = {
+    "augment": {"zoom": 1, "translate": 0},
+    "elastic": {"amount": 0},
+    "random_crop": {"size": 1, "scale": 1},
+    "spacing": {"spacing": None},
+    "translate": {"amount": 0},
+    "zoom": {"factor": 1},
+}
+
+
+def fill_plane(
+    arguments: Mapping[str, Any], neutral: Mapping[str, Any], *, may_be_range: bool = False
+) -> dict[str, Any]:
+    """Return the arguments that have one value for each axis of 2-D data, with a third value."""
+    whole = {}
+    for name, last in neutral.items():
+        each = entries_of(arguments.get(name))
+        is_range = may_be_range and not any(v is None or entries_of(v) for v in each)
+        if len(each) == 2 and not is_range:
+            whole[name] = (*each, last)
+    return whole
 
 
 class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):

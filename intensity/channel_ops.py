@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import VolumeError
-from ..core.validate import as_choice, as_number, as_probability, entries_of, is_integer, or_none
+from ..core.validate import (
+    as_channels,
+    as_choice,
+    as_number,
+    as_probability,
+    entries_of,
+    is_integer,
+    or_none,
+)
 from .noise import PER_WORD, philox
 from .value_op import Facts, Params, RandomValueOp, ValueOp
-
-
-def _as_indices(name: str, value: Any) -> tuple[int, ...]:
-    indices = entries_of(value) or (value,)
-    if not all(is_integer(index) and index >= 0 for index in indices):
-        raise ValueError(f"{name} is an integer >= 0 or several of them, got {value!r}")
-    return tuple(map(int, indices))
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,22 @@ class SelectChannels(ValueOp):
     'select_channels 2, 0'
     """
 
-    indices: int | tuple[int, ...]
-    """From 0; one may come more than once."""
+    indices: int | str | tuple[int | str, ...]
+    """From 0, or names in the file, such as ``"DAPI"``; one may come more than once."""
 
     name: ClassVar[str] = "select_channels"
     keeps_dtype: ClassVar[bool] = True
-    checks: ClassVar[Any] = {"indices": _as_indices}
+    checks: ClassVar[Any] = {"indices": as_channels}
+
+    @property
+    def has_names(self) -> bool:
+        """Whether channels are named; pipes replace names by numbers before the op acts."""
+        return any(isinstance(one, str) for one in entries_of(self.indices))
 
     def channels(self, count: int) -> int:
+        if self.has_names:
+            msg = f"select_channels is to keep {self.indices}, and only a pipe knows the names"
+            raise VolumeError(msg, do="Give numbers, from 0.")
         if max(entries_of(self.indices)) >= count:
             msg = f"select_channels is to keep {self.indices}, of {count} channels"
             raise VolumeError(msg, do=f"Channels are counted from 0: name some below {count}.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import SampleError
 from ..core.suggest import percentile_hint
-from ..core.validate import as_flag, as_number, as_volume_key, entries_of, or_none
+from ..core.validate import LATER, as_flag, as_number, as_volume_key, entries_of, or_none
 from .value_op import (
     NUMBER_OR_NONE,
     AffineValueOp,
@@ -26,6 +27,8 @@ from .value_op import (
 
 # In deviations: a mean further from 0 costs a float32 digit that a subtraction in float64 keeps.
 MOST_SHIFT = 10.0
+WHOLE = "whole"
+_LEVEL = re.compile(r"level [1-9]\d{0,2}")
 Pair = tuple[float, float]
 
 
@@ -49,8 +52,42 @@ def normalize(
     return result
 
 
+def as_statistics(name: str, value: Any) -> str:
+    """Return the voxels of which statistics are taken, as text."""
+    if isinstance(value, str) and (value in (WHOLE, "sample") or _LEVEL.fullmatch(value)):
+        return value
+    raise ValueError(f"{name} are of {WHOLE!r}, 'sample' or 'level 2' (1, ...), got {value!r}")
+
+
+class FromStatistics(ValueOp):
+    """Shared behaviour of ops that use statistics of a volume, of a coarser level or a sample."""
+
+    statistics: str
+    above: float | None = None
+    inside: str | None = None
+    checks: ClassVar[Any] = {"statistics": as_statistics}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.statistics != WHOLE and self.inside is not None:
+            msg = f"statistics={self.statistics!r} have no mask, and inside={self.inside!r}"
+            raise ValueError(f"{msg} is on the grid of the whole volume; leave one of them out")
+
+    def statistics_of(self, facts: Facts, above: float | None = None) -> VolumeStatistics:
+        """Return the statistics of the chosen voxels."""
+        facts = facts if self.statistics == WHOLE else facts.on_voxels(self.statistics)
+        return facts.statistics(above)
+
+    def statistics_text(self) -> str:
+        """Return the choice of voxels in words; empty for the whole volume."""
+        if self.statistics == WHOLE:
+            return ""
+        kind = "a sample" if self.statistics == "sample" else self.statistics
+        return f", statistics of {kind}"
+
+
 @dataclass(frozen=True)
-class Normalize(ValueOp):
+class Normalize(FromStatistics):
     """Shift and scale the values; by default to mean 0 and deviation 1 over the whole volume.
 
     Examples
@@ -67,6 +104,9 @@ class Normalize(ValueOp):
     """Statistics of voxels above this; None for all."""
     inside: str | None = None
     """Statistics of voxels inside the label of this key, on the same grid; None for all."""
+    statistics: str = field(default=WHOLE, kw_only=True, metadata=LATER)
+    """Voxels that are read for them: ``"whole"``; ``"level 2"``, two levels coarser in a pyramid;
+    or ``"sample"``, 32 layers of chunks. The last two read little of a large volume."""
 
     name: ClassVar[str] = "normalize"
     mask_key = same_as("inside")
@@ -93,10 +133,10 @@ class Normalize(ValueOp):
 
     def _statistics(self, facts: Facts) -> VolumeStatistics:
         """Return the statistics of the selected voxels, or of all in a constant volume."""
-        statistics = facts.statistics(self.above)
+        statistics = self.statistics_of(facts, self.above)
         if (self.above is None and self.inside is None) or not math.isnan(statistics.mean):
             return statistics
-        whole = facts.statistics()
+        whole = self.statistics_of(facts)
         if whole.minimum == whole.maximum:  # a modality that is missing becomes 0
             return whole
         limit = f"inside {self.inside}" if self.above is None else f"above {self.above:g}"
@@ -116,6 +156,7 @@ class Normalize(ValueOp):
     def describe(self) -> str:
         where = "" if self.inside is None else f" inside {self.inside}"
         where += "" if self.above is None else f" above {self.above:g}"
+        where += self.statistics_text()
         if self.mean is None and self.std is None:
             return f"normalize by the mean and deviation of each volume{where}"
         mean = "the mean of each volume" if self.mean is None else f"{self.mean:g}"
@@ -191,7 +232,7 @@ class Rescale(AffineValueOp):
 
 
 @dataclass(frozen=True)
-class RescalePercentiles(AffineValueOp):
+class RescalePercentiles(FromStatistics, AffineValueOp):
     """Map two percentiles of the volume to ``out_range``, and clamp values beyond.
 
     ``a2 + (b2 - a2) * (value - a) / (b - a)``, where ``a`` and ``b`` are percentiles:
@@ -221,6 +262,8 @@ class RescalePercentiles(AffineValueOp):
     """Only voxels above this count; None for all."""
     inside: str | None = None
     """Only voxels inside the label of this key count; None for all."""
+    statistics: str = field(default=WHOLE, kw_only=True, metadata=LATER)
+    """Voxels that are read: ``"whole"``, ``"level 2"`` or ``"sample"``, as in ``Normalize``."""
 
     name: ClassVar[str] = "rescale_percentiles"
     takes_statistics: ClassVar[bool] = True
@@ -245,14 +288,14 @@ class RescalePercentiles(AffineValueOp):
         return percentile_hint("upper", [self.lower, self.upper])
 
     def changes(self, params: Params, facts: Facts) -> tuple[Epilogue, ...]:
-        whole = facts.statistics(self.above)
+        whole = self.statistics_of(facts, self.above)
         low, high = whole.percentile(self.lower), whole.percentile(self.upper)
         return rescaling(low, high, self.out_range, clamp=self.clamp)
 
     def describe(self) -> str:
         return (
             f"{self.in_words()} {self.lower:g} .. {self.upper:g} "
-            f"to {self.out_range[0]:g} .. {self.out_range[1]:g}"
+            f"to {self.out_range[0]:g} .. {self.out_range[1]:g}{self.statistics_text()}"
         )
 
 

@@ -167,6 +167,9 @@ class Facts(Protocol):
         Volumes of one sample, for which parameters are drawn together, get different keys.
         """
 
+    def on_voxels(self, statistics: str) -> Facts:
+        """Return the facts whose statistics are of a ``"level 2"``, or of a ``"sample"``."""
+
     def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the whole volume; may read it, once.
 

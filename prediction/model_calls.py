@@ -150,16 +150,18 @@ def _one_output(result: Any, head: int | str | None, size: Sequence[int]) -> tor
             msg = f"the model gave the outputs {', '.join(map(repr, outputs))}, and not {head!r}"
             raise SampleError(msg, do="Name one of them in head= or destination=.")
         result, head = outputs[name], None
-    if not isinstance(result, torch.Tensor) or result.ndim != 5 or head is not None:
+    if not isinstance(result, torch.Tensor) or result.ndim != 2 + len(size) or head is not None:
         msg = f"the model gave {_in_words(result)}"
-        do = "It must return a tensor (B, C, I, J, K): wrap it in a function that returns one."
+        form = "(B, C, I, J, K)" if len(size) == 3 else "(B, C, I, J)"
+        do = f"It must return a tensor {form}: wrap it in a function that returns one."
         raise SampleError(msg, do=do if head is None else _ONE)
     return result
 
 
 def _is_deep_supervision(result: Any, size: Sequence[int]) -> bool:
     """Whether the first output has the window's size, and the others are coarser ones."""
-    tensors = [output for output in result if isinstance(output, torch.Tensor) and output.ndim == 5]
+    count = 2 + len(size)
+    tensors = [one for one in result if isinstance(one, torch.Tensor) and one.ndim == count]
     if len(tensors) < len(result) or tuple(tensors[0].shape[2:]) != tuple(size):
         return False
     finer = itertools.pairwise(tuple(tensor.shape[2:]) for tensor in tensors)

@@ -507,11 +507,11 @@ def _windows_of(
     else:
         size, share = PATCH if patch is None else patch, 0.5 if overlap is None else overlap
         sizes = (size,) * 3 if is_integer(size) else entries_of(size)
-        if len(sizes) != 3 or not all(is_integer(n) and n >= 1 for n in sizes):
+        if len(sizes) not in (2, 3) or not all(is_integer(n) and n >= 1 for n in sizes):
             msg = f"patch is a whole number of voxels of at least 1, or three, got {size!r}"
             raise PatchSizeError(msg, do="Give the size of a window along each axis.")
-        shares = (share,) * 3 if is_number(share) else entries_of(share)
-        if len(shares) != 3 or not all(is_number(part) and 0 <= part < 1 for part in shares):
+        shares = (share,) * len(sizes) if is_number(share) else entries_of(share)
+        if len(shares) != len(sizes) or not all(is_number(n) and 0 <= n < 1 for n in shares):
             msg = f"overlap is a share from 0 to below 1, or three, got {share!r}"
             raise PatchSizeError(msg, do="Give the part of a window that neighbours share.")
         # MONAI's rule: the step is rounded down.
@@ -524,9 +524,8 @@ def _windows_of(
     if any(traits_of(upstream).group for upstream in walk(pipe)):
         _refuse_given({"batch_size": batch_size}, "a chain that makes batches", "batch_patches()")
         return chain
-    count = 1 if batch_size is None else batch_size
-    batches: Pipe = pipe.batch_patches(validate_int("batch_size", count, least=1))
-    return batches
+    count = validate_int("batch_size", 1 if batch_size is None else batch_size, least=1)
+    return pipe.batch_patches(count)  # type: ignore[no-any-return]
 
 
 def _choosing(
@@ -552,7 +551,9 @@ def _batch_image(batch: Any, key: str | None) -> torch.Tensor:
     if not isinstance(batch, Mapping) or META not in batch:
         msg = f"a batch of windows has images and {META!r}, got {type(batch).__name__}"
         raise SampleError(msg, do="Gather windows with batch_patches(), and keep its meta.")
-    images = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and v.ndim == 5}
+    tensors = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and v.ndim in (4, 5)}
+    most = max((v.ndim for v in tensors.values()), default=0)  # 4 for windows of 2-D data
+    images = {k: v for k, v in tensors.items() if v.ndim == most}
     name = key or (IMAGE if IMAGE in images or len(images) != 1 else next(iter(images)))
     if name not in images:
         have = ", ".join(map(repr, images)) or "none"
@@ -582,7 +583,8 @@ def _outputs(
         if not rows:
             continue
         image = image if len(rows) == len(image) else image[rows]
-        axes = tuple(axis for axis in mirror if image.shape[2 + axis] > 1)
+        lengths = image.shape[2:]
+        axes = tuple(axis for axis in mirror if axis < len(lengths) and lengths[axis] > 1)
         if is_kept:
             wait()
         try:
@@ -590,4 +592,6 @@ def _outputs(
         except Exception as error:
             cases = " or ".join(sorted({str(batch[META][row]["case"]) for row in rows}))
             raise add_location(error, case=cases)  # noqa: B904  the same error
+        if len(lengths) == 2:
+            outputs = [output[..., None] for output in outputs]
         yield [batch[META][row] for row in rows], outputs

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import OutOfVolume
-from ..core.validate import as_choice
+from ..core.suggest import closest
+from ..core.validate import as_channels, as_choice
 from ..storage.content import content_key
 from .header import Shape
 
@@ -45,6 +46,7 @@ class AxisRule:
     policy: AxisPolicy = "nearest"  # content of a missing section
     fill: float = 0.0  # value of a missing section after slope and intercept; not for "nearest"
     sections: int = 0  # length of the mask from which the table was made; 0 for any length
+    channels: tuple[str | int, ...] = ()  # names or numbers of channels, instead of a table
 
     def apply(self, before: Table, name: str) -> Table:
         """Return the table after this rule; ``before`` is that of the rules before."""
@@ -91,6 +93,8 @@ class AxisRule:
 
     def describe(self) -> str:
         """Return the rule in words."""
+        if self.channels:
+            return f"channels {', '.join(map(str, self.channels))}"
         if self.table is not None:
             holes = sum(entry < 0 for entry in self.table)
             what = f"{len(self.table)} sections from a table, {holes} of them missing"
@@ -200,6 +204,14 @@ class AxisMap:
             raise ValueError(msg)
         return cls((_rule(axis, policy, fill, table=entries, sections=sections),))
 
+    @classmethod
+    def of_channels(cls, channels: Any) -> AxisMap:
+        """Return the map that keeps some channels, by their names in the file or from 0.
+
+        A name that several channels have, as at several times, keeps all of these.
+        """
+        return cls((AxisRule(0, channels=as_channels("channels", channels)),))
+
     def then(self, other: AxisMap) -> AxisMap:
         """Return this map followed by another, whose indices are virtual indices of this map."""
         return AxisMap((*self.rules, *other.rules))
@@ -223,12 +235,20 @@ class AxisMap:
         """The value of missing sections."""
         return next((rule.fill for rule in self.rules if rule.policy != "nearest"), 0.0)
 
-    def tables(self, shape: Shape, name: str) -> tuple[Table | None, ...]:
-        """Return a table per axis (C, I, J, K), None for unchanged axes."""
+    def tables(
+        self, shape: Shape, name: str, channel_names: Sequence[str] = ()
+    ) -> tuple[Table | None, ...]:
+        """Return a table per axis (C, I, J, K), None for unchanged axes.
+
+        The stored channels have ``channel_names``.
+        """
         tables: list[Table | None] = [None] * len(AXES)
         for rule in self.rules:
             before = tables[rule.axis]
             now = np.arange(shape[rule.axis]) if before is None else before
+            if rule.channels:
+                names = mapped_names(channel_names, now)
+                rule = replace(rule, table=find_channels(rule.channels, names, len(now), name))
             tables[rule.axis] = rule.apply(now, name)
         return tuple(
             None if table is None or np.array_equal(table, np.arange(length)) else table
@@ -237,7 +257,10 @@ class AxisMap:
 
     def fingerprint(self) -> str:
         """Return a short key, equal for equal maps in every process."""
-        return content_key("axis map", tuple(sorted(asdict(r).items()) for r in self.rules))
+        # Maps without channels keep the keys that they had before there were any.
+        usual = ("channels", ())
+        rules = [sorted(one for one in asdict(r).items() if one != usual) for r in self.rules]
+        return content_key("axis map", tuple(rules))
 
     def describe(self) -> str:
         """Return the map in words, on one line."""
@@ -245,6 +268,42 @@ class AxisMap:
 
     def __repr__(self) -> str:
         return f"AxisMap({self.describe()})"
+
+
+def mapped_names(names: Sequence[str], table: Table | None) -> tuple[str, ...]:
+    """Return the names of channels seen through a table; none if there are none."""
+    if table is None or not names:
+        return tuple(names)
+    return tuple(names[n] if n >= 0 else "" for n in table.tolist())
+
+
+def find_channels(
+    channels: Sequence[str | int], names: Sequence[str], count: int, where: str
+) -> tuple[int, ...]:
+    """Return the numbers of channels; ``OutOfVolume`` lists the names if one is missing.
+
+    Examples
+    --------
+    >>> find_channels(("GFP", 0), ("DAPI", "GFP"), 2, "a.ome.zarr")
+    (1, 0)
+    """
+    numbers: list[int] = []
+    for channel in channels:
+        own = [n for n, name in enumerate(names) if name == channel]
+        own = own if isinstance(channel, str) else [channel] * (channel < count)
+        numbers += own
+        if own:
+            continue
+        labels = [name for name in dict.fromkeys(names) if name]
+        have = f"it has {', '.join(map(repr, labels))}" if labels else "its channels have no names"
+        by_word = {name.casefold(): name for name in labels}
+        near = closest(str(channel).casefold(), by_word, 0.5)
+        do = (
+            f"Did you mean {by_word[near[0]]!r}?" if near else f"Give numbers from 0 to {count - 1}"
+        )
+        do += "" if near else ", or one of the names." if labels else "."
+        raise OutOfVolume(f"{where} has no channel {channel!r}; {have}.", do=do)
+    return tuple(numbers)
 
 
 def _rule(axis: str | int, policy: Any, fill: float, **rest: Any) -> AxisRule:

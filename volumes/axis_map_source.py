@@ -14,7 +14,7 @@ from ..core import Grid, Region
 from ..core.errors import BadHeader, VolumeError
 from ..core.validate import count_text
 from ..storage.content import content_key
-from .axis_map import AxisMap, Table
+from .axis_map import AxisMap, Table, mapped_names
 from .backend import Backend, Channels, read_counted
 from .chunks.chunked_array import NeededChunks
 from .header import Header, Shape
@@ -104,7 +104,8 @@ class AxisMappedSource:
     def known_header(self) -> Header:
         """Return the header seen through the map; may read that of the source."""
         header = _header_of(self.source)
-        return mapped_header(header, self.axis_map.tables(header.shape, self.name))
+        tables = self.axis_map.tables(header.shape, self.name, header.channel_names)
+        return mapped_header(header, tables)
 
     def opened_anew(self, by: str) -> AxisMappedSource:
         """Return the source for a pass, with the source below opened again."""
@@ -135,19 +136,20 @@ def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
     """Return a header seen through the tables of the four axes."""
     sizes = zip(header.shape, tables, strict=True)
     c, i, j, k = (length if table is None else len(table) for length, table in sizes)
-    return replace(header, shape=(c, i, j, k))
+    names = mapped_names(header.channel_names, tables[0])
+    return replace(header, shape=(c, i, j, k), channel_names=names)
 
 
 class AxisMappedBackend(ViewedBackend):
     """An opened store seen through an axis map; hidden sections are not read."""
 
     def __init__(self, inner: Backend, axis_map: AxisMap) -> None:
-        self._tables = axis_map.tables(inner.shape, inner.name)
+        self._tables = axis_map.tables(inner.shape, inner.name, inner.header.channel_names)
         header = mapped_header(inner.header, self._tables)
         super().__init__(inner, header, "axis map", axis_map.fingerprint())
         self._units = (inner.channels_at_once, *(inner.chunks or (1, 1, 1)))
         self._fill = stored_fill(axis_map, self._tables, inner.header, inner.name)
-        self.counts_below = inner.counts_below
+        self.counts_below, self.levels = inner.counts_below, inner.levels
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         whole = replace(self._inner.header, shape=self.header.shape)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import IO_COUNTERS, Affine, ChunkGrid, Grid, Region
+from ..core import AS_READ, IO_COUNTERS, Affine, ChunkGrid, Grid, Region
 from ..core.errors import (
     BadHeader,
     CorruptVolume,
@@ -209,7 +209,8 @@ class Backend(ABC):
     @cached_property
     def grid(self) -> Grid:
         """Spatial shape and affine."""
-        return Grid(self.header.shape[1:], affine_matrix(self.header.affine))
+        header = self.header
+        return Grid(header.shape[1:], affine_matrix(header.affine), AS_READ[not header.names_axes])
 
     @property
     def affine(self) -> Affine:

@@ -51,6 +51,7 @@ class Header:
     """Type of torch that :attr:`Volume.data` has where NumPy lacks it, such as ``bfloat16``."""
     names_axes: bool = True  # whether the file, or ``axes=``, names the stored axes x, y and z
     file_unit: str = ""  # unit of lengths in the file, such as ``"um"``; empty where it names none
+    channel_names: tuple[str, ...] = ()  # one for each channel; empty where the file has none
 
     @classmethod
     def of(
@@ -168,6 +169,7 @@ class Header:
             document.get("tensor_dtype", ""),
             document.get("names_axes", True),
             document.get("file_unit", ""),
+            tuple(map(str, document.get("channel_names", ()))),
         )
 
     def agrees_with(self, other: Header) -> bool:
@@ -177,7 +179,8 @@ class Header:
             # Bare voxels may be mapped on one machine and read on another.
             is_bare = header.chunks is None and header.access == "range"
             access: Access = "view" if is_bare else header.access
-            return replace(header, stamp=(), access=access, names_axes=True, file_unit="")
+            usual: Any = {"names_axes": True, "file_unit": "", "channel_names": ()}
+            return replace(header, stamp=(), access=access, **usual)
 
         return without_stamp(self) == without_stamp(other)
 

@@ -190,11 +190,20 @@ def stacked_header(parts: Sequence[StackMember]) -> Header:
         chunks=(i, j, k) if chunks else None,
         access=next(access for access in order if access in accesses),
         stamp=tuple(number for header in headers for number in header.stamp),
+        channel_names=_names_of_all(headers),
     )
     if len({_stored_as(header) for header in headers}) == 1:
         return replace(common, disk_dtype=first.disk_dtype.newbyteorder("="))
     values = np.result_type(*(header.dtype for header in headers))
     return replace(common, disk_dtype=values, slope=1.0, intercept=0.0, value_type=None)
+
+
+def _names_of_all(headers: Sequence[Header]) -> tuple[str, ...]:
+    """Return the names of channels of all headers; empty if none has names."""
+    if not any(header.channel_names for header in headers):
+        return ()
+    names = (header.channel_names or ("",) * header.shape[0] for header in headers)
+    return tuple(name for each in names for name in each)
 
 
 def _stored_as(header: Header) -> tuple[Any, ...]:

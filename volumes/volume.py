@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..core import Affine, Grid, Region
+from ..core import AS_READ, Affine, Grid, Region
 from ..core.context import holding
 from ..core.errors import VolumeChanged, VolumeNotFound
 from ..core.validate import MILLIMETRES, as_choice
@@ -68,7 +68,8 @@ class Volume:
         virtual data of HDF5) and of links in a zarr folder. ``"same_folder"``: files in that of
         the header. ``"anywhere"``: any file that this process can read.
     **reader_kwargs
-        For the backend or the reader: ``level=2`` of a zarr pyramid, or ``axes="zyx"`` of an array.
+        For the backend or the reader: ``level=2`` of a zarr pyramid, or ``axes="zyx"`` of an array;
+        ``channels=["DAPI"]`` keeps these channels, by name or number.
 
     Raises
     ------
@@ -119,6 +120,7 @@ class Volume:
             kind = "label" if says_label(source) else "intensity"
         self.kind = kind if kind in KINDS else as_choice("kind", kind, KINDS)
         override = None if affine is None else given_affine(as_array(affine), "this volume")
+        channels = reader_kwargs.pop("channels", None)
         if isinstance(reader, str):  # manifests hold it
             reader_kwargs["reader"], reader = reader, None
         arguments = (override, reader, dict(storage_options or {}), reader_kwargs, io, follow)
@@ -134,6 +136,8 @@ class Volume:
         is_place = isinstance(source, (str, os.PathLike))
         place = LocatedSource(os.fsdecode(source), options) if is_place else None
         self._source = place or source_of(source, options, part)
+        if channels is not None:
+            self._source = AxisMappedSource(self._source, AxisMap.of_channels(channels))
         self._renews = True
 
     @classmethod
@@ -193,17 +197,6 @@ class Volume:
         return getattr(self._source, "parts", (self,))
 
     @property
-    def mapped_parts(self) -> tuple[Volume, ...]:
-        """Parts of a list seen through the common axis map, each in its type; else `parts`."""
-        source = self._source
-        if not isinstance(source, AxisMappedSource):
-            return self.parts
-        parts: tuple[Volume, ...] = getattr(source.source, "parts", ())
-        if not parts or any(rule.axis == 0 for rule in source.axis_map.rules):
-            return self.parts
-        return tuple(part.with_axis_map(source.axis_map) for part in parts)
-
-    @property
     def session(self) -> Session:
         """Owner of the open file, its chunks and prefetched bytes in this process."""
         return self._session or SESSION
@@ -260,7 +253,8 @@ class Volume:
                 self._grid = self._backend().grid
                 return self._grid
             header = self._header or self.header
-            self._grid = Grid(header.shape[1:], affine_matrix(self._affine or header.affine))
+            affine = affine_matrix(self._affine or header.affine)
+            self._grid = Grid(header.shape[1:], affine, AS_READ[not header.names_axes])
         return self._grid
 
     @property
@@ -280,6 +274,11 @@ class Volume:
         factor = MILLIMETRES.get(unit, 1.0)
         sizes = (f"{length / factor:.6g}" for length in self.spacing if unit)
         return f"{' x '.join(sizes)} {unit}".strip()
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        """Name of each channel; empty where the file has none."""
+        return self.header.channel_names
 
     @property
     def disk_dtype(self) -> np.dtype[Any]:
@@ -536,7 +535,6 @@ class Volume:
         return read_counted(backend, Region.of_shape(self.spatial_shape)).values()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        # NumPy 2's rules for ``copy``.
         is_view = (self.is_loaded or self.access == "view") and not self.header.tensor_dtype
         values = self.numpy()
         array = values if dtype is None else values.astype(dtype, copy=False)

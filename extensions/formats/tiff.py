@@ -78,6 +78,7 @@ class TiffImage(ChunkMap):
     places: NDArray[np.int64]
     decode_segment: Callable[[memoryview, int], NDArray[Any]]  # of a segment, and its number
     whole: int | None  # offset of all voxels if they are contiguous, bare and in C order
+    labels: tuple[str, ...] = ()  # names of channels in OME-XML
 
     @cached_property
     def _grid(self) -> tuple[int, ...]:
@@ -273,7 +274,8 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     sizes = _spatial_shape(pyramid), _spatial_shape(image)
     affine = stored_affine(_affine, file, series, *sizes, name)
     form = shape, chunks, axes, dtype, frame.nodata, affine
-    return TiffImage(*form, files, places, decode_segment, whole)
+    labels = _labels_of_channels(file, series)
+    return TiffImage(*form, files, places, decode_segment, whole, labels)
 
 
 def _segment_shape(frame: Any) -> tuple[int, ...]:
@@ -388,6 +390,19 @@ def _spacing(
     except (ElementTree.ParseError, ValueError, TypeError, ZeroDivisionError) as error:
         raise BadHeader(f"the spacing in {name} makes no sense: {error}.", do=_AFFINE) from error
     return None
+
+
+def _labels_of_channels(file: Any, series: int) -> tuple[str, ...]:
+    """Return the names of channels in the OME-XML of a series; empty without it."""
+    if not file.is_ome or not file.ome_metadata:
+        return ()
+    root = ElementTree.fromstring(file.ome_metadata)
+    pixels = [node for node in root.iter() if node.tag.endswith("Pixels")]
+    pixels = [node for node in pixels if any(one.tag.endswith("TiffData") for one in node)]
+    if series >= len(pixels):
+        return ()
+    channels = [one for one in pixels[series] if one.tag.endswith("}Channel")]
+    return tuple(one.get("Name", "") for one in channels)
 
 
 def _unread_sizes(file: Any, series: int) -> list[str]:
@@ -533,7 +548,7 @@ def open_tiff(
         if axes is None and not {"x", "y"} <= {*names}:
             msg = f"{name} names its axes {', '.join(names)}, without x or y"
             raise BadHeader(msg, do=f'Name all {len(names)} by axes="zyx", for instance.')
-        layout = named_layout(image.shape, names, name)
+        layout = named_layout(image.shape, names, name, image.labels)
         header = chunked_header(layout, image.chunks, image.dtype, name, image.affine)
     if is_local and image.whole is not None:
         fields = RawHeader(layout, image.dtype, image.whole, image.affine)

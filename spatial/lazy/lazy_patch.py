@@ -178,13 +178,13 @@ class LazyPatch(NoArithmetic):
         return str(self.volume.kind)
 
     @cached_property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(C, I, J, K) of the output."""
-        i, j, k = self.pending.plan.shape
+    def shape(self) -> tuple[int, ...]:
+        """(C, I, J, K) of the output; (C, I, J) of 2-D data after ``to_axes()``."""
+        plan = self.pending.plan
         channels = self.channels
         for step in self.values:
             channels = step.channels(channels)
-        return (channels, i, j, k)
+        return (channels, *(plan.shape[:2] if len(plan.axes) == 2 else plan.shape))
 
     @property
     def channels(self) -> int:
@@ -301,7 +301,8 @@ class LazyPatch(NoArithmetic):
         ----------
         out
             Array for the result, (C, I, J, K) of any strides and any integer or float type, e.g. a
-        slot of a batch. By default a new array of ``dtype``.
+            slot of a batch; of 2-D data after ``to_axes()`` also (C, I, J). By default a new array
+            of ``dtype``, of the shape of the patch.
         plan
             A soft crop of the own plan; by default that itself.
 
@@ -313,6 +314,10 @@ class LazyPatch(NoArithmetic):
         if plan is None:
             plan = self.pending.plan
         shape = (self.shape[0], *plan.shape)
+        if len(plan.axes) == 2 and (out is None or out.ndim == len(plan.shape)):
+            result = np.empty(shape[:-1], self.dtype) if out is None else out
+            self.realize(result[..., None], plan)
+            return result
         if out is None:
             dtype = self.dtype
             if 0 < usable_memory() < math.prod(shape) * dtype.itemsize:
@@ -511,6 +516,8 @@ class LazyPatch(NoArithmetic):
     def changed_by_last(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the result of the last value op on voxels that the patch has without it."""
         # The voxels have no volume around them, so the halo repeats their outermost voxels.
+        if self.plan.is_flat and array.ndim == len(self.plan.shape):
+            return self.changed_by_last(array[..., None])[..., 0]
         if not self.values:  # a stack: each member has the op
             ends = np.cumsum([0, *(member.channels for member in self.members)]).tolist()
             apart = zip(self.members, pairwise(ends), strict=True)

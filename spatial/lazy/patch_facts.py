@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -78,6 +78,14 @@ class PatchFacts:
     def stored_volume(self) -> Any:
         """The volume in a file."""
         return getattr(self.volume, "stored_volume", self.volume)
+
+    def on_voxels(self, statistics: str) -> PatchFacts:
+        """Return the facts whose statistics are of a coarser level, or of a sample."""
+        from ...volumes.catalog.whole_pass import reduce_volume
+
+        members = tuple(one.on_voxels(statistics) for one in self.members)
+        volume = None if members else reduce_volume(self.stored_volume, statistics)
+        return replace(self, volume=volume or self.volume, members=members)
 
     def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the volume as it is before this step; may read it, once."""

@@ -308,16 +308,19 @@ def _pack(plan: SpatialPlan) -> tuple[Any, ...]:
     if state is None:
         bounds = (*plan.bounds.start, *plan.bounds.stop)
         shapes = struct.pack("12q", *plan.source.shape, *plan.shape, *bounds)
-        state = (shapes + plan.source.affine.tobytes(), plan.stages, plan.keeps_dtype)
+        state = (shapes + plan.source.affine.tobytes(), plan.stages, plan.keeps_dtype, plan.axes)
         plan.__dict__["_state"] = state
     return state
 
 
-def _unpack(matrix: Any, buffer: bytes, stages: Any, keeps_dtype: bool) -> SpatialPlan:
+def _unpack(
+    matrix: Any, buffer: bytes, stages: Any, keeps_dtype: bool, axes: str = ""
+) -> SpatialPlan:
     numbers = struct.unpack("12q16d", buffer)
     source, shape, start, stop = (numbers[n : n + 3] for n in range(0, 12, 3))
     grid = Grid((source[0], source[1], source[2]), np.reshape(numbers[12:], (4, 4)))
-    return SpatialPlan(grid, np.array(matrix), shape, Region(start, stop), stages, keeps_dtype)
+    bounds = Region(start, stop)
+    return SpatialPlan(grid, np.array(matrix), shape, bounds, stages, keeps_dtype, axes=axes)
 
 
 def recorded_plan(record: Mapping[str, Any]) -> SpatialPlan:

@@ -18,9 +18,12 @@ from ...core import Sample, Stream
 from ...core.convert_dtype import convert_dtype
 from ...core.errors import GridMismatch
 from ...core.grid import GRID_TOLERANCE
+from ...core.validate import entries_of
 from ...intensity import Epilogue, SelectChannels, ValueStep
 from ...storage.read_ahead import joint_ticket
 from ...volumes import AxisMap, Volume
+from ...volumes.axis_map import find_channels
+from ...volumes.axis_map_source import AxisMappedSource
 from ...volumes.stack_source import StackedSource
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
@@ -42,6 +45,40 @@ def stack_patches(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
     patch = StackedPatch(_apart(volumes), first.pending, first.policy, because=because)
     members = ((one,) if one.values or not one.members else one.members for one in patches)
     return patch.with_members([*chain.from_iterable(members)])
+
+
+def select_by_name(patch: LazyPatch, op: SelectChannels) -> LazyPatch | None:
+    """Return the patch of the named channels; None after ops that may need all channels."""
+    if patch.values or patch.members or not isinstance(patch.volume, Volume):
+        return None
+    return patch.with_volume(patch.volume.with_axis_map(AxisMap.of_channels(op.indices)))
+
+
+def select_by_number(patch: LazyPatch, op: SelectChannels) -> SelectChannels:
+    """Return the op with the numbers of its named channels; reads the header."""
+    names, count = channel_names(patch), patch.shape[0]
+    numbers = find_channels(entries_of(op.indices), names, count, patch.volume.name)
+    return SelectChannels(numbers)
+
+
+def channel_names(patch: LazyPatch) -> tuple[str, ...]:
+    """Return the names of the channels of a patch; empty without names, or after their mix."""
+    if patch.members:
+        each = [(channel_names(one), one.shape[0]) for one in patch.members]
+        has_names = any(names for names, _ in each)
+        names = tuple(name for own, count in each for name in own or ("",) * count)
+        names = names if has_names else ()
+    elif isinstance(patch.volume, VirtualVolume):
+        names = channel_names(patch.volume.patch)
+    else:
+        names = getattr(patch.volume.header, "channel_names", ())
+    for step in patch.values:
+        picks = step.op.kept_channels()
+        if picks is not None:
+            names = tuple(names[n] for n in picks) if names else ()
+        elif step.channels(len(names)) != len(names):
+            return ()
+    return names
 
 
 def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:
@@ -108,6 +145,17 @@ def read_volume_of(patch: LazyPatch) -> Any:
     return _apart(read)
 
 
+def _mapped_parts(volume: Volume) -> tuple[Volume, ...]:
+    """Return the parts of a list seen through the common axis map, each in its type."""
+    source = volume._source
+    if not isinstance(source, AxisMappedSource):
+        return volume.parts
+    parts: tuple[Volume, ...] = getattr(source.source, "parts", ())
+    if not parts or any(rule.axis == 0 for rule in source.axis_map.rules):
+        return volume.parts
+    return tuple(part.with_axis_map(source.axis_map) for part in parts)
+
+
 def unstack_patch(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[LazyPatch]:
     """Return a patch of each channel, which reads only that channel if possible."""
     # ``step_of`` returns the step that selects a channel, for a patch with value ops.
@@ -124,7 +172,7 @@ def unstack_patch(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list
         return [replace(one, **how) for one in apart]
     parts = patch.members or patch.parts
     if isinstance(patch.volume, Volume) and len(parts) == 1:
-        parts = tuple(map(patch.with_volume, patch.volume.mapped_parts))
+        parts = tuple(map(patch.with_volume, _mapped_parts(patch.volume)))
     if len(parts) > 1 or patch.members:
         patches: list[LazyPatch] = []
         for part in parts:

@@ -22,7 +22,7 @@ import numpy as np
 from ...core import Stream
 from ...core.affine3x4 import IDENTITY
 from ...core.draws import OpStep
-from ...core.errors import GraphError, GridMismatch, VoxpipeError
+from ...core.errors import GraphError, GridMismatch, VoxpipeError, hide_last_axis
 from ...core.grid import GRID_TOLERANCE
 from ...core.lru_cache import cached_property
 from ...core.stream import common_identity
@@ -129,6 +129,8 @@ class TransformChain:
                 params = step.draw(stream.restart(generator), step_plan, self.place)
                 plan = step.apply(plan, params)
             except VoxpipeError as error:
+                if plan.is_flat:
+                    hide_last_axis(error)
                 error.at(step.origin)
                 raise
             draws[step.stream_name] = params

@@ -334,6 +334,12 @@ class RealizedVolume(Volume):
         volume.kind, volume.patch = member.kind, member
         return volume
 
+    @property
+    def grid(self) -> Grid:
+        """Grid of the voxels, whose axes are those of the patch."""
+        grid = super().grid
+        return Grid(grid.shape, grid.affine, self.patch.plan.axes)
+
     def _of(self, source: Source, kind: str) -> Volume:
         """Return the same voxels in another arrangement, with the same patch."""
         affine = None if self._affine is None else affine_matrix(self._affine)
@@ -345,6 +351,7 @@ class RealizedVolume(Volume):
 
 def opened_again(voxels: Any, patch: Any, kind: str, options: Mapping[str, Any]) -> RealizedVolume:
     """Return the volume of an array or tensor at the place of a patch."""
+    voxels = voxels[..., None] if patch.plan.is_flat else voxels
     volume = RealizedVolume(voxels, affine=patch.affine, kind=kind, **options)
     volume.patch = patch
     return volume
@@ -355,11 +362,14 @@ def realized_patch(sample: Sample, key: str) -> Any:
     # A new key has the first grid of its size. An array of a changed size is a SampleError.
     lazy: dict[str, Any] = {k: p for k, p in sample.patches.items() if hasattr(p, "with_pending")}
     shape = tuple(sample[key].shape)
-    spatial = shape[-3:] if len(shape) > 2 else (*shape, 1)
-    fits = [patch for patch in lazy.values() if patch.shape[1:] == spatial]
+
+    def fits(patch: Any) -> bool:
+        own: tuple[int, ...] = patch.shape[1:]
+        return own == (shape[-len(own) :] if len(shape) > 2 else (*shape, 1)[: len(own)])
+
     if key not in lazy:
-        return fits[0] if fits else None
-    if lazy[key].shape[1:] != spatial:
+        return next(filter(fits, lazy.values()), None)
+    if not fits(lazy[key]):
         msg = f"{key!r} was realized as {lazy[key].shape} and is {shape} now"
         do = f"Say where it lies: open_volume(affine={{{key!r}: matrix}})."
         raise SampleError(f"{msg}, so its affine is not known", do=do)

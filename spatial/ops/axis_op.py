@@ -1,4 +1,4 @@
-"""Flip, Rotate90, Transpose, Orientation: axes mirrored and swapped, whole voxels only."""
+"""Flip, Rotate90, Transpose, ToAxes, Orientation: axes mirrored and swapped, whole voxels only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.affine3x4 import IDENTITY, Affine3x4
-from ...core.errors import BadHeader
+from ...core.errors import BadHeader, PatchSizeError
+from ...core.grid import AS_READ, PLAIN, XYZ, numbers_of_axes
 from ...core.suggest import closest
 from ...core.validate import (
     FieldChecks,
@@ -223,15 +224,116 @@ class Transpose(FieldChecks):
         return {"axes": list(axes_on(self.axes, plan))}
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
-        matrix, shape = np.zeros((4, 4)), []
-        matrix[3, 3] = 1
-        for new, old in enumerate(params["axes"]):
-            matrix[old, new] = 1
-            shape.append(plan.shape[old])
-        return plan.then(matrix, shape, lattice=True)
+        order = params["axes"]
+        return reorder(plan, order).with_axes(_names_after(plan, order))
 
     def describe(self) -> str:
         return f"transpose to axes {', '.join(map(str, self.axes))}"
+
+
+def reorder(plan: SpatialPlan, order: Sequence[int]) -> SpatialPlan:
+    """Return the plan with its present axes in a new order."""
+    matrix, shape = np.zeros((4, 4)), []
+    matrix[3, 3] = 1
+    for new, old in enumerate(order):
+        matrix[old, new] = 1
+        shape.append(plan.shape[old])
+    return plan.then(matrix, shape, lattice=True)
+
+
+def all_names(axes: str) -> str:
+    """Return names of axes with that of a last one."""
+    names = PLAIN if axes[0] in PLAIN else XYZ
+    return "".join(names[number] for number in numbers_of_axes(axes))
+
+
+def _names_after(plan: SpatialPlan, order: Sequence[int]) -> str:
+    """Return the names of axes in a new order; those of a file are lost by another order."""
+    if plan.axes in AS_READ:
+        return plan.axes if list(order) == [0, 1, 2] else PLAIN
+    names = "".join(all_names(plan.axes)[old] for old in order)
+    return names[:2] if plan.is_flat and order[2] == 2 else names
+
+
+def _as_order(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    letters = "".join(map(str, entries_of(value))) or value
+    letters = letters.lower() if isinstance(letters, str) else ""
+    is_known = set(letters) <= set(XYZ) and len(set(letters)) == len(letters)
+    if is_known and len(letters) in (2, 3):
+        return letters
+    is_channel = letters[:1] in ("c", "t") and set(letters) <= {*"tc", *XYZ}
+    hint = "; channels and time come first, and have no name here" if is_channel else ""
+    msg = f'{name} are the letters x, y and z in their new order, as "zyx", or two of them for '
+    raise ValueError(f"{msg}2-D data, got {value!r}{hint}")
+
+
+@dataclass(frozen=True)
+class ToAxes(FieldChecks):
+    """Put the axes in the order of their names, for all that follows.
+
+    Later sizes, spacings, angles and other amounts per axis are given in this order. Shapes,
+    spacings and tensors have it, too. Nothing is interpolated, and every voxel stays in its place
+    in the world: an affine maps an index in the new order to x, y, z.
+
+    Two letters are for 2-D data: tensors are then (B, C, Y, X), and sizes have two numbers.
+
+    Examples
+    --------
+    >>> ToAxes("zyx").describe(), ToAxes().describe()
+    ('axes z, y, x', 'axes of the plane')
+    >>> from voxpipe.core import Grid
+    >>> plan = SpatialPlan.identity(Grid((64, 48, 20), np.diag([0.5, 0.5, 2, 1])))
+    >>> plan = ToAxes("zyx").then(plan, {})
+    >>> plan.shape, plan.grid.spacing
+    ((20, 48, 64), (2.0, 0.5, 0.5))
+    """
+
+    axes: str | None = None
+    """The letters x, y and z in their new order, ``"zyx"``, or two of them for 2-D data. None: the
+    two axes of 2-D data, y before x; the stored order of axes without names."""
+
+    name: ClassVar[str] = "to_axes"
+    lattice: ClassVar[bool] = True
+    checks: ClassVar[Any] = {"axes": _as_order}
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
+        return {}
+
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
+        present, axes = all_names(plan.axes), self.axes
+        if axes is None and plan.is_flat:
+            return plan
+        if axes is None:
+            axes = self._plane(plan, present)
+        elif present[0] in PLAIN:
+            msg = f"to_axes({axes!r}) needs the names of the stored axes, which are not known"
+            do = 'Name them in stored order, open_volume(axes="zyx") for instance. After '
+            do += "transpose() or orientation() axes have no names: put to_axes() before."
+            raise BadHeader(msg, do=do)
+        order = [present.index(letter) for letter in all_names(axes)]
+        if len(axes) < len(order) and (count := plan.shape[order[2]]) != 1:
+            last = present[order[2]]
+            msg = f"to_axes({axes!r}) leaves out {last}, along which there are {count} voxels"
+            do = f"Name all three, or cut one plane before, by a patch with 1 voxel along {last}."
+            raise PatchSizeError(msg, do=do)
+        return reorder(plan, order).with_axes(axes)
+
+    def _plane(self, plan: SpatialPlan, present: str) -> str:
+        """Return the names of the two axes of 2-D data."""
+        flat = [axis for axis in (2, 1, 0) if plan.shape[axis] == 1]
+        # The third axis of a file first.
+        flat.sort(key=lambda axis: present[axis] not in "zk")
+        if not flat:
+            sizes = "x".join(map(str, plan.shape))
+            msg = f"two numbers are a size of 2-D data, and the volume has {sizes} voxels"
+            raise PatchSizeError(msg, do="Give three numbers, one for each axis.")
+        rest = present.replace(present[flat[0]], "")
+        return "".join(sorted(rest, reverse=True)) if plan.axes == XYZ else rest
+
+    def describe(self) -> str:
+        return f"axes {', '.join(self.axes)}" if self.axes else "axes of the plane"
 
 
 def _as_letters(name: str, value: Any) -> str:
@@ -269,7 +371,7 @@ class Orientation(FieldChecks):
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         present = directions(plan.affine)
-        matrix, shape = np.zeros((4, 4)), []
+        matrix, shape, order = np.zeros((4, 4)), [], list[int]()
         matrix[3, 3] = 1
         for new, letter in enumerate(params["axcodes"]):
             world, sign = next((w, s) for w in range(3) for s in (0, 1) if _LETTERS[w][s] == letter)
@@ -278,7 +380,11 @@ class Orientation(FieldChecks):
             matrix[old, new] = -1 if turns else 1
             matrix[old, 3] = plan.shape[old] - 1 if turns else 0
             shape.append(plan.shape[old])
-        return plan.then(matrix, shape, lattice=True)
+            order.append(old)
+        is_usual = all(letter in _LETTERS[n] for n, letter in enumerate(params["axcodes"]))
+        is_new = is_usual and plan.axes in AS_READ
+        names = XYZ if is_new else _names_after(plan, order)
+        return plan.then(matrix, shape, lattice=True).with_axes(names)
 
     def describe(self) -> str:
         return f"orientation {self.axcodes}"
@@ -304,4 +410,4 @@ def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
     return pairs
 
 
-OPS = (Flip, Orientation, Rotate90, Transpose)
+OPS = (Flip, Orientation, Rotate90, ToAxes, Transpose)

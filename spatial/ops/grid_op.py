@@ -261,7 +261,8 @@ def of_source(plan: SpatialPlan, grid: Grid) -> SpatialPlan:
     if plan.bounds != plan.source.region:
         stages.append(Clip.of_region(plan.bounds).after(back))
     stages += [stage.move(across, back) for stage in plan.stages]
-    return SpatialPlan(grid, across @ plan.matrix, plan.shape, None, stages, keeps_dtype=False)
+    matrix = across @ plan.matrix
+    return SpatialPlan(grid, matrix, plan.shape, None, stages, keeps_dtype=False, axes=plan.axes)
 
 
 OPS = (ResampleTo, Resize, Spacing)

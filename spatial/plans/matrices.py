@@ -11,6 +11,7 @@ import numpy as np
 
 from ...core.affine3x4 import Affine3x4, Matrix3x3, Vector, apply, inverse, linear_of, product
 from ...core.errors import BadHeader
+from ...core.grid import AS_READ
 from ...core.validate import as_choice
 from .plan import Shape, SpatialPlan
 
@@ -44,7 +45,7 @@ def flat_axes(plan: SpatialPlan) -> tuple[int, ...]:
 def normal(plan: SpatialPlan, axis: int) -> tuple[tuple[float, float, float], int]:
     """Return the world normal of the other two axes, and the world axis nearest to it."""
     # The normal points along that axis, and is set to it exactly if it is close.
-    turn = linear_of(plan.affine_rows)
+    turn = linear_of(plan.affine_rows if plan.axes in AS_READ else plan.frame_rows)
     (a, b, c), (u, v, w) = ((turn[n], turn[3 + n], turn[6 + n]) for n in range(3) if n != axis)
     x, y, z = b * w - c * v, c * u - a * w, a * v - b * u
     nearest = max(range(3), key=lambda n: abs((x, y, z)[n]))
@@ -132,7 +133,7 @@ def pull_back(
     factor = turn[0]
     is_even = turn == (factor, 0.0, 0.0, 0.0, factor, 0.0, 0.0, 0.0, factor)
     if space == "world" and (not is_even or any(back)):
-        to_world = linear_of(plan.affine_rows)
+        to_world = linear_of(plan.affine_rows if plan.axes in AS_READ else plan.frame_rows)
         try:
             to_voxel = inverse(to_world)
         except np.linalg.LinAlgError:
@@ -195,4 +196,5 @@ def compose_plans(before: SpatialPlan, after: SpatialPlan) -> SpatialPlan:
         back = before.to_output
         stages += [stage.move(matrix, back) for stage in after.stages]
     whole = matrix @ after.matrix
-    return SpatialPlan(before.source, whole, after.shape, None, stages, False, before.slices)
+    shape, slices = after.shape, before.slices
+    return SpatialPlan(before.source, whole, shape, None, stages, False, slices, after.axes)

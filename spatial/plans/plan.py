@@ -8,7 +8,7 @@ interpolates, do not fit into a matrix: they are its stages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from ...core import Grid, Region
 from ...core.affine3x4 import IDENTITY, Affine3x4, affine3x4, compose, matrix4x4
 from ...core.call_site import shorten
 from ...core.errors import BadPlan
+from ...core.grid import AS_READ, numbers_of_axes
 from ...core.lru_cache import cached_property
 from ...core.validate import is_integer
 from ...intensity.filters import reach
@@ -36,6 +37,8 @@ from .stages import (
 
 # Plans of other versions are refused.
 VERSION = 1
+# Orders of ``to_axes()``, and of a plane of unnamed axes.
+NAMED_ORDERS = ("xyz", "xzy", "yxz", "yzx", "zxy", "zyx", "xy", "xz", "yx", "yz", "zx", "zy", "ij")
 NAMES: dict[type[Stage], str] = {Clip: "clip", Displacement: "displacement"}
 """Names of stages in JSON."""
 
@@ -57,8 +60,9 @@ def arguments_of(data: Any) -> tuple[Any, ...]:
         )
         raise BadPlan(f"the plan {problem}, and {VERSION} is what is read here", do=_DO)
     if isinstance(data, Mapping):
-        data = {"slices": [], **data}  # written only if not empty
-    _, source, matrix, shape, bounds, stages, keeps_dtype, slices = _fields("a plan", data, _PLAN)
+        data = {"slices": [], "axes": "", **data}  # written only if not empty
+    fields = _fields("a plan", data, (*_PLAN, "axes"))
+    _, source, matrix, shape, bounds, stages, keeps_dtype, slices, axes = fields
     grid_shape, affine = _fields("source", source, ("shape", "affine"))
     grid = Grid(_shape("source.shape", grid_shape), _matrix("source.affine", affine))
     if grid.is_singular:
@@ -69,6 +73,8 @@ def arguments_of(data: Any) -> tuple[Any, ...]:
         raise _bad("stages", "a list", stages)
     if not _is_list(slices) or not all(is_integer(axis) and 0 <= axis < 3 for axis in slices):
         raise _bad("slices", "a list of axes, 0 to 2", slices)
+    if axes not in ("", *NAMED_ORDERS):
+        raise _bad("axes", f"one of {', '.join(NAMED_ORDERS)}", axes)
     return (
         grid,
         _matrix("matrix", matrix),
@@ -77,6 +83,7 @@ def arguments_of(data: Any) -> tuple[Any, ...]:
         tuple(_stage(f"stages[{n}]", stage) for n, stage in enumerate(stages)),
         keeps_dtype,
         tuple(map(int, slices)),
+        axes,
     )
 
 
@@ -188,6 +195,8 @@ class SpatialPlan:
     slices: tuple[int, ...]
     """Axes along which the source is one slice of a thicker volume, as after a flush of one slice.
     Ops treat such data as 3-D patches, not as 2-D images."""
+    axes: str = field(compare=False)
+    """Names of the axes of the output, as of a grid; by default those of the source."""
 
     def __init__(
         self,
@@ -198,6 +207,7 @@ class SpatialPlan:
         stages: Sequence[Stage] = (),
         keeps_dtype: bool = True,
         slices: Sequence[int] = (),
+        axes: str = "",
         *,
         rows: Matrix | Affine3x4 | None = None,
     ) -> None:
@@ -215,6 +225,7 @@ class SpatialPlan:
             stages=tuple(stages),
             keeps_dtype=keeps_dtype,
             slices=tuple(slices),
+            axes=axes or source.axes,
         )
         if not self.stages:
             self.__dict__.update(moves=(), kernel_stages=NO_STAGES)
@@ -283,6 +294,10 @@ class SpatialPlan:
         box = Region(tuple(map(int, low)), tuple(int(v) + 1 for v in high))
         return plan._with(bounds=self.bounds.intersect(box))
 
+    def with_axes(self, axes: str) -> SpatialPlan:
+        """Return the plan with other names of its axes."""
+        return self if axes == self.axes else self._with(axes=axes)
+
     def interpolate(self) -> SpatialPlan:
         """Return the plan after an interpolating op that did nothing this time.
 
@@ -315,7 +330,19 @@ class SpatialPlan:
     @cached_property
     def grid(self) -> Grid:
         """Grid of the output."""
-        return Grid(self.shape, self.affine)
+        return Grid(self.shape, self.affine, self.axes)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the output has two axes for the user: the last one, of one voxel, is hidden."""
+        return len(self.axes) == 2
+
+    @cached_property
+    def frame_rows(self) -> Affine3x4:
+        """Rows of the affine in the frame of amounts: world axes in the order of ``to_axes()``."""
+        rows = self.affine_rows
+        frame = (rows[4 * n : 4 * n + 4] for n in numbers_of_axes(self.axes))
+        return tuple(number for row in frame for number in row)  # type: ignore[return-value]
 
     @cached_property
     def is_copy(self) -> bool:
@@ -385,8 +412,9 @@ class SpatialPlan:
         elif self.bounds != self.source.region:
             # Voxels outside the bounds were padding: the way back fills them.
             stages.append(Clip.of_region(self.bounds).after(self.matrix))
+        shape, axes = self.source.shape, self.source.axes
         return SpatialPlan(
-            self.grid, self.to_output, self.source.shape, bounds, stages, self.keeps_dtype
+            self.grid, self.to_output, shape, bounds, stages, self.keeps_dtype, axes=axes
         )
 
     def points_to_source(self, points: Any) -> NDArray[np.float64]:
@@ -434,6 +462,7 @@ class SpatialPlan:
             "stages": [{NAMES[type(stage)]: stage.to_json()} for stage in self.stages],
             "keeps_dtype": self.keeps_dtype,
             **({"slices": list(self.slices)} if self.slices else {}),
+            **({"axes": self.axes} if self.axes not in AS_READ else {}),
         }
 
     @classmethod

@@ -86,6 +86,7 @@ SENSE = {
     *((op, "inside", "a word") for op in (Normalize, RescalePercentiles)),
     (OneHot, "classes", "four"),
     (OneHot, "classes", "backwards"),
+    (SelectChannels, "indices", "a word"),
     (SelectChannels, "indices", "four"),
     (SelectChannels, "indices", "backwards"),
     (Anisotropy, "axes", "backwards"),

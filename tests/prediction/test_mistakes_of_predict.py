@@ -30,7 +30,7 @@ def never(batch):
     [
         ({"mirror": (-1,)}, ValueError, "mirror is 0, 1 or 2, or .*several"),
         ({"mirror": (3,)}, ValueError, "mirror is 0, 1 or 2, or .*several"),
-        ({"patch": (8, 8)}, PatchSizeError, r"patch is a whole number .* got \(8, 8\)"),
+        ({"patch": (8, 8)}, PatchSizeError, "two numbers are a size of 2-D data"),
         ({"patch": (8, 8, None)}, PatchSizeError, "patch is a whole number"),
         ({"patch": 0}, PatchSizeError, "patch is a whole number"),
         ({"overlap": "half"}, PatchSizeError, "overlap is a share"),

@@ -119,6 +119,11 @@ def _transpose(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
     return _by_matrix(matrix, shape, grid)
 
 
+def _as_it_is(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
+    # Other orders change the meaning of later amounts: tests/datapipes/test_to_axes.py.
+    return _by_matrix(np.eye(4), grid.shape, grid)
+
+
 def _rotate90(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
     # Let NumPy turn the indices themselves: what voxel stands where.
     first, second = drawn["axes"]
@@ -385,6 +390,7 @@ _OPS: dict[str, Callable[[Any, Mapping[str, Any], Grid], Moved]] = {
     "Rotate90": _rotate90,
     "Shear": _shear,
     "Spacing": _spacing,
+    "ToAxes": _as_it_is,
     "Translate": _translate,
     "Transpose": _transpose,
     "UniformPatch": _crop,

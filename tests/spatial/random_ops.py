@@ -41,6 +41,7 @@ from voxpipe.spatial import (
     Spacing,
     SpatialOp,
     SpatialPlan,
+    ToAxes,
     Translate,
     Transpose,
     UniformPatch,
@@ -176,6 +177,7 @@ LATTICE: dict[type, Callable[[Draw, Grid], SpatialOp]] = {
     Pad: _pad,
     RandomCrop: _random_crop,
     Rotate90: _turn90,
+    ToAxes: lambda draw, grid: ToAxes("xyz") if grid.axes == "xyz" else Flip(0),
     Transpose: lambda draw, grid: Transpose(draw(st.permutations([0, 1, 2]))),
     UniformPatch: lambda draw, grid: UniformPatch(_box(draw, grid)[1]),
 }

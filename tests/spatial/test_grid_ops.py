@@ -32,6 +32,7 @@ from voxpipe.spatial import (
     Spacing,
     SpatialOp,
     SpatialPlan,
+    ToAxes,
     Translate,
     Transpose,
     Zoom,
@@ -133,6 +134,14 @@ class TestOrientation(SpatialOpContract):
 
     def make_nothing(self) -> SpatialOp:
         return Orientation("RAS")
+
+
+class TestToAxes(SpatialOpContract):
+    def make(self) -> SpatialOp:
+        return ToAxes("zyx")
+
+    def make_nothing(self) -> SpatialOp:
+        return ToAxes("xyz")
 
 
 class TestTranspose(SpatialOpContract):

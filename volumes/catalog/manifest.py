@@ -62,7 +62,7 @@ MOST_MANIFEST_BYTES = 512 * 1024**2
 """A hundred thousand volumes with their statistics and documents, of 5 kB each."""
 _OF_HEADER = (
     *("shape", "affine", "value_type", "slope", "intercept", "chunks", "access", "file_unit"),
-    "names_axes",
+    *("names_axes", "channel_names"),
 )
 # Errors of the parser below for invalid entries; NumPy parses names of types.
 _SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)

@@ -24,6 +24,7 @@ from ...core.lru_cache import MAX_WEIGHT, LRUCache
 from ...core.sample import parse_json
 from ...storage.content import content_key, content_key_now, version_key
 from ...storage.disk_cache import cache_directory, get_or_make, load_entry
+from ..axis_map import AxisMap
 from ..source import LocatedSource
 from ..volume import Volume
 from ..voxels import plain
@@ -32,6 +33,7 @@ T = TypeVar("T")
 
 # One slab in float64 takes 32 MiB, large enough to hide the Python loop.
 SLAB_VOXELS = 4 * 1024**2
+_SAMPLE_LAYERS = 32  # of chunks, or of voxels where there are none
 MOST_HISTOGRAMS = 16  # of up to 4 MiB
 _VERSION = 1  # of boxes on disk
 WITHOUT_NAN = (
@@ -293,7 +295,8 @@ def coarser_levels(volume: Volume) -> tuple[Affine, ...]:
 
     Only OME-Zarr and NIfTI-Zarr by path or URL have levels.
     """
-    if volume.located_source is None or volume.axis_map is not None:
+    axis_map = volume.axis_map
+    if volume.located_source is None or (axis_map and any(rule.axis for rule in axis_map.rules)):
         return ()
     return volume.probe().levels
 
@@ -315,7 +318,31 @@ def at_level(volume: Volume, number: int) -> Volume:
     options = replace(base.options, affine=None, reader_kwargs=reader_kwargs)
     # The absolute path: another process may run in another directory.
     source = LocatedSource(base.path or base.location, options)
-    return Volume.of_source(source, volume.kind, volume.affine @ levels[number - 1])
+    coarse = Volume.of_source(source, volume.kind, volume.affine @ levels[number - 1])
+    return coarse if volume.axis_map is None else coarse.with_axis_map(volume.axis_map)
+
+
+def reduce_volume(volume: Volume, statistics: str) -> Volume:
+    """Return the voxels for statistics: ``"whole"``, ``"level 2"`` (coarser) or ``"sample"``.
+
+    A sample has whole layers of chunks, evenly spread along the axis with the most layers.
+    """
+    if statistics == "whole":
+        return volume
+    if statistics.startswith("level"):
+        number = min(int(statistics.split()[1]), len(coarser_levels(volume)))
+        if number:
+            return at_level(volume, number)
+        msg = f"{volume.name} has no coarser level, and statistics={statistics!r} reads one"
+        raise VolumeError(msg, do='Write statistics="sample" or "whole".')
+    chunks, shape = volume.chunks or (1, 1, 1), volume.spatial_shape
+    layers = [-(-n // c) for n, c in zip(shape, chunks, strict=True)]
+    axis = max(range(3), key=lambda axis: (layers[axis], axis))
+    if layers[axis] <= _SAMPLE_LAYERS:
+        return volume
+    size, picks = chunks[axis], np.linspace(0, layers[axis] - 1, _SAMPLE_LAYERS).round()
+    ends = [(int(n) * size, min((int(n) + 1) * size, shape[axis])) for n in picks]
+    return volume.with_axis_map(AxisMap.from_table(axis, [n for end in ends for n in range(*end)]))
 
 
 def _region_of(content: bytes) -> Region:

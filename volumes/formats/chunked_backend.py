@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,8 @@ class Layout:
     spatial: tuple[int | None, int | None, int | None]
     """Stored axes of I, J and K; None for an axis of length 1 that is not stored."""
     is_named: bool = True  # whether the file or axes= names the axes
+    channel_names: tuple[str, ...] = field(default=(), repr=False)
+    """Name of each channel; empty where the file has none."""
 
     @cached_property
     def shape(self) -> Shape:
@@ -72,8 +74,8 @@ class Layout:
     def index(self, region: Region, channels: Channels | None = None) -> tuple[Region, Channels]:
         """Return the region of the stored array, and the place of the channels in that region.
 
-        If several axes are folded, only the slowest is cut; the others are read whole. The region
-        keeps the result.
+        The slowest folded axis is cut, and the second of two within one entry of it. Others are
+        read whole. The region keeps the result.
         """
         if channels is None and not self.c_axes and self.spatial == (0, 1, 2):  # as stored
             return region, (0, 1)
@@ -91,6 +93,8 @@ class Layout:
             first = channels[0] // inner
             start[self.c_axes[0]], stop[self.c_axes[0]] = first, -(-channels[1] // inner)
             part = channels[0] - first * inner, channels[1] - first * inner
+            if len(self.c_axes) == 2 and part[1] <= inner:  # of one entry of the slowest axis
+                (start[self.c_axes[1]], stop[self.c_axes[1]]), part = part, (0, part[1] - part[0])
         i, j, k = self.spatial
         box = region.box
         if box is not None:
@@ -204,8 +208,30 @@ def check_axes(axes: Any, shape: Sequence[int], name: str) -> str:
     return str(axes)
 
 
-def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layout:
-    """Return the layout of an array whose axes have names.
+def names_of_channels(
+    labels: Sequence[str], axes: Sequence[str], shape: Sequence[int]
+) -> tuple[str, ...]:
+    """Return the name of each channel from those along the axis c; empty if their number differs.
+
+    Examples
+    --------
+    >>> names_of_channels(["DAPI", "GFP"], "tczyx", (2, 2, 5, 8, 8))
+    ('DAPI', 'GFP', 'DAPI', 'GFP')
+    """
+    c_axes = [n for n, axis in enumerate(axes) if axis not in SPATIAL]
+    place = next((place for place, n in enumerate(c_axes) if axes[n] == "c"), None)
+    lengths = [int(shape[n]) for n in c_axes]
+    if place is None:
+        return tuple(labels) * math.prod(lengths) if len(labels) == 1 else ()
+    if len(labels) != lengths[place]:
+        return ()
+    return tuple(labels[n] for n in np.indices(lengths)[place].ravel().tolist())
+
+
+def named_layout(
+    shape: tuple[int, ...], axes: Sequence[str], name: str, labels: Sequence[str] = ()
+) -> Layout:
+    """Return the layout of an array whose axes have names; ``labels`` are those of channels.
 
     Examples
     --------
@@ -221,7 +247,8 @@ def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layo
         raise BadHeader(msg, do=f"Name each axis in the file, or by axes=, for {len(shape)} axes.")
     x, y, z = (place.get(axis) for axis in SPATIAL)
     c_axes = tuple(n for n, axis in enumerate(axes) if axis not in SPATIAL)
-    return Layout(shape, c_axes, (x, y, z))
+    names = names_of_channels(labels, axes, shape) if labels else ()
+    return Layout(shape, c_axes, (x, y, z), channel_names=names)
 
 
 def check_number(number: Any, count: int, noun: str, name: str) -> None:
@@ -293,7 +320,7 @@ def chunked_header(
     check_chunk_bytes(math.prod(chunks) * dtype.itemsize, name)
     part = replace(layout, sizes=tuple(chunks)).shape[1:]
     header = Header(layout.shape, affine, dtype, part, "range", *scale, names_axes=layout.is_named)
-    return replace(header, stamp=stamp)
+    return replace(header, stamp=stamp, channel_names=layout.channel_names)
 
 
 def warn_of_empty(voxels: Voxels, stores_chunks: Callable[[], bool], name: str) -> None:
@@ -355,8 +382,10 @@ class ChunkedBackend(FilesBackend):
 
     @property
     def channels_at_once(self) -> int:  # type: ignore[override]
-        """Number of channels in one chunk: all of the folded axes except the slowest."""
+        """Number of neighbouring channels in one chunk: all of the folded axes but the slowest."""
         axes, sizes = self._layout.c_axes, self._layout.sizes
+        if len(axes) == 2 and self._array.chunks[axes[1]] < sizes[axes[1]]:
+            return int(self._array.chunks[axes[1]])
         inner = math.prod(sizes[axis] for axis in axes[1:])
         return int(self._array.chunks[axes[0]]) * inner if axes else 1
 

@@ -83,7 +83,8 @@ class RawHeader:
         """Return the header of the backend."""
         layout, scale = self.layout, (self.slope, self.intercept)
         fields = layout.shape, self.affine, self.dtype, None, access, *scale
-        return Header(*fields, names_axes=layout.is_named)
+        names = layout.channel_names
+        return Header(*fields, names_axes=layout.is_named, channel_names=names)
 
     def box(self, index: Region) -> StoredBox:
         """Return the place of a region of the stored array in the file."""

@@ -348,7 +348,7 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         part = f"the attributes of {path}/zarr.json"
         raise _part_is_lost(part, "whether every shard was written", name)
     own = levels[level].axes if levels else _OLD_AXES[-array.ndim :]
-    layout = named_layout(tuple(array.shape), own, name)
+    layout = named_layout(tuple(array.shape), own, name, labels_of_channels(attributes))
     finest = group.get(levels[0].path) if level and not PLACEMENT.get().has_affine else None
     if finest is not None:  # it may be left out of a copy
         whole = named_layout(tuple(finest.shape), own, name).shape[1:]
@@ -370,6 +370,22 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         if level:
             affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
     return ZarrImage(array, layout, affine_entries(affine, name), scale, coarser(levels, level))
+
+
+def labels_of_channels(attributes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the labels of channels in OMERO metadata; empty without them, or of another form.
+
+    Examples
+    --------
+    >>> labels_of_channels({"ome": {"omero": {"channels": [{"label": "DAPI"}, {"color": "FF"}]}}})
+    ('DAPI', '')
+    """
+    ome = attributes.get("ome", attributes)
+    omero = ome.get("omero") if isinstance(ome, Mapping) else None
+    channels = omero.get("channels") if isinstance(omero, Mapping) else None
+    records = channels if isinstance(channels, (list, tuple)) else ()
+    labels = [one.get("label") if isinstance(one, Mapping) else None for one in records]
+    return tuple("" if label is None else str(label) for label in labels)
 
 
 def _refuse_mixed_units(level: Level, shape: Sequence[int], name: str) -> None:

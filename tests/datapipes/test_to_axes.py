@@ -1,0 +1,298 @@
+"""`to_axes()`: sizes, amounts and tensors in the order of named axes; 2-D data with two axes."""
+
+import nibabel
+import numpy as np
+import pytest
+import tifffile
+import zarr
+
+import voxpipe as vp
+from voxpipe.core.errors import BadHeader, PatchSizeError
+
+RANDOM = np.random.default_rng(0)
+STACK = RANDOM.integers(0, 4000, (6, 20, 24), np.uint16)  # z, y, x
+STEPS = (2.0, 0.5, 0.25)  # of z, y, x in micrometres
+
+
+def ome_zarr(folder, version):
+    steps = [{"type": "scale", "scale": list(STEPS)}]
+    axes = [{"name": name, "type": "space", "unit": "micrometer"} for name in "zyx"]
+    image = {"axes": axes, "datasets": [{"path": "0", "coordinateTransformations": steps}]}
+    group = zarr.open_group(str(folder / "a.ome.zarr"), mode="w", zarr_format=version)
+    own = {"multiscales": [{**image, "version": "0.4"}]}
+    group.attrs.update(own if version == 2 else {"ome": {**own, "version": "0.5"}})
+    group.create_array("0", data=STACK, chunks=(4, 8, 8))
+    return folder / "a.ome.zarr"
+
+
+def ome_zarr_2(folder):
+    return ome_zarr(folder, 2)
+
+
+def ome_zarr_3(folder):
+    return ome_zarr(folder, 3)
+
+
+def zarr_3(folder):
+    zarr.create_array(str(folder / "a.zarr"), data=STACK, dimension_names=["z", "y", "x"])
+    return folder / "a.zarr"
+
+
+def zarr_2(folder):
+    made = zarr.create_array(str(folder / "a.zarr"), data=STACK, zarr_format=2)
+    made.attrs["_ARRAY_DIMENSIONS"] = ["z", "y", "x"]
+    return folder / "a.zarr"
+
+
+def ome_tiff(folder):
+    sizes = {f"PhysicalSize{a}": step for a, step in zip("ZYX", STEPS, strict=True)}
+    how = {"metadata": {"axes": "ZYX", **sizes}, "ome": True}
+    tifffile.imwrite(folder / "a.ome.tif", STACK, photometric="minisblack", **how)
+    return folder / "a.ome.tif"
+
+
+def nifti(folder):
+    nibabel.save(nibabel.Nifti1Image(STACK.T, np.diag([*STEPS[::-1], 1])), folder / "a.nii")
+    return folder / "a.nii"
+
+
+def npy(folder):
+    np.save(folder / "a.npy", STACK)
+    return vp.Volume(folder / "a.npy", axes="zyx")
+
+
+@pytest.mark.parametrize("write", [ome_zarr_2, ome_zarr_3, zarr_2, zarr_3, ome_tiff, nifti, npy])
+def test_every_format_comes_out_in_the_stated_order(tmp_path, write):
+    """The whole volume, and a patch whose size is in that order; each voxel where it was."""
+    opened = vp.from_cases([{"image": write(tmp_path)}]).open_volume()
+    batch = next(iter(opened.to_axes("zyx").batch_patches(1)))
+    assert np.array_equal(batch["image"][0, 0], STACK)
+    assert batch["image"].is_contiguous()
+
+    pipe = opened.to_axes("zyx").crop((1, 2, 3), (4, 8, 16))
+    patch = next(iter(pipe))["image"]
+    assert patch.shape == (1, 4, 8, 16)
+    assert np.array_equal(patch.realize()[0], STACK[1:5, 2:10, 3:19])
+    stored = next(iter(opened))["image"]
+    assert patch.spacing == stored.spacing[::-1]
+    assert np.allclose(patch.affine @ (0, 0, 0, 1), stored.affine @ (3, 2, 1, 1))
+    assert next(iter(opened.lazy_patch((16, 8, 4))))["image"].shape == (1, 16, 8, 4)
+
+
+def placed():
+    image = vp.Volume(STACK.astype(np.float32), axes="zyx", affine=np.diag([*STEPS[::-1], 1]))
+    return vp.from_cases([{"image": image}]).open_volume()
+
+
+SAME = {
+    "flip": (lambda p: p.flip(0), lambda p: p.flip(2)),
+    "rotate90": (lambda p: p.rotate90(1, (1, 2)), lambda p: p.rotate90(1, (1, 0))),
+    "spacing": (lambda p: p.spacing((1, 0.5, 0.6)), lambda p: p.spacing((0.6, 0.5, 1))),
+    "zoom": (lambda p: p.zoom((1, 1.2, 0.8)), lambda p: p.zoom((0.8, 1.2, 1))),
+    "translate": (lambda p: p.translate((2, 0, 1)), lambda p: p.translate((1, 0, 2))),
+    "about z": (lambda p: p.rotate((20, 0, 0)), lambda p: p.rotate((0, 0, -20))),
+    "voxels": (
+        lambda p: p.rotate((0, 0, 20), space="voxel"),
+        lambda p: p.rotate((-20, 0, 0), space="voxel"),
+    ),
+    "resize": (lambda p: p.resize((3, 10, 30)), lambda p: p.resize((30, 10, 3))),
+    "pad": (lambda p: p.pad((0, 1, 2)), lambda p: p.pad((2, 1, 0))),
+    "turned": (
+        lambda p: p.rotate((20, 0, 0)).zoom((1, 1.2, 0.8)),
+        lambda p: p.rotate((0, 0, -20)).zoom((0.8, 1.2, 1)),
+    ),
+    "flushed": (
+        lambda p: p.rotate((20, 0, 0)).flush().zoom((1, 1.2, 0.8)),
+        lambda p: p.rotate((0, 0, -20)).flush().zoom((0.8, 1.2, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_amounts_are_in_the_stated_order(name):
+    """The same voxels as with amounts for x, y, z, in the other order."""
+    stated, usual = SAME[name]
+    one = next(iter(stated(placed().to_axes("zyx"))))["image"]
+    other = next(iter(usual(placed())))["image"]
+    assert np.allclose(one.realize()[0], other.realize()[0].T, rtol=1e-5, atol=0.01)
+    assert one.spacing == pytest.approx(other.spacing[::-1])
+
+
+def test_a_quarter_turn_is_that_of_numpy():
+    """An angle about z turns y towards x, as `numpy.rot90` and `torchvision` turn an image."""
+    cube = STACK.astype(np.float32)[:, :20, :20]
+    opened = vp.from_cases([{"image": vp.Volume(cube, axes="zyx")}]).open_volume()
+    turned = next(iter(opened.to_axes("zyx").rotate((90, 0, 0))))["image"].realize()
+    assert np.array_equal(turned[0], np.rot90(cube, axes=(1, 2)))
+
+
+def test_orders_follow_each_other():
+    """The last one holds; with `transpose()` after it, names move with their axes."""
+    assert next(iter(placed().to_axes("zyx").to_axes("yxz")))["image"].shape == (1, 20, 24, 6)
+    pipe = placed().to_axes("zyx").transpose((1, 2, 0)).to_axes("xyz")
+    assert next(iter(pipe))["image"].shape == (1, 24, 20, 6)
+    pipe = placed().orientation("RAS").to_axes("zyx")
+    assert next(iter(pipe))["image"].shape == (1, 6, 20, 24)
+
+
+def test_realized_voxels_keep_the_order():
+    """They are opened again with the names of their axes."""
+    pipe = placed().to_axes("zyx").realize().open_volume().zoom((1, 1.2, 0.8))
+    expected = next(iter(SAME["zoom"][1](placed())))["image"].realize()[0].T
+    assert np.allclose(next(iter(pipe))["image"].realize()[0], expected, rtol=1e-5, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("chain", "told"),
+    [
+        (lambda p: p.to_axes("zyx"), r"needs the names(?s:.*)open_volume\(axes=\"zyx\"\)"),
+        (lambda p: p.center_crop((4, 4)), "two numbers are a size of 2-D data(?s:.*)6x20x24"),
+    ],
+    ids=["named", "plane"],
+)
+def test_axes_without_names_are_refused(chain, told):
+    """Nothing is guessed: the file, or `axes=`, names them."""
+    pipe = vp.from_cases([{"image": STACK}]).open_volume()
+    with pytest.raises((BadHeader, PatchSizeError), match=told):
+        next(iter(chain(pipe)))["image"].shape  # noqa: B018  which makes the plan
+
+
+def test_a_plane_of_many_voxels_is_refused():
+    """Two letters are for 2-D data, or for a patch of one plane."""
+    with pytest.raises(PatchSizeError, match="leaves out z, along which there are 6 voxels"):
+        next(iter(placed().to_axes("yx")))["image"].shape  # noqa: B018
+    pipe = placed().lazy_patch((16, 8, 1)).to_axes("yx")
+    assert next(iter(pipe))["image"].shape == (1, 8, 16)
+
+
+@pytest.mark.parametrize("axes", ["tczyx", "zy x", "zz", "z", 3, "kj"])
+def test_other_letters_are_refused(axes):
+    """At the line that has them."""
+    with pytest.raises(ValueError, match="letters x, y and z in their new order"):
+        placed().to_axes(axes)
+
+
+IMAGE = STACK[0].astype(np.float32)  # y, x
+
+
+def tiff_2d(folder):
+    tifffile.imwrite(folder / "b.tif", IMAGE, photometric="minisblack")
+    return folder / "b.tif"
+
+
+def zarr_2d(folder):
+    zarr.create_array(str(folder / "b.zarr"), data=IMAGE, dimension_names=["y", "x"])
+    return folder / "b.zarr"
+
+
+def array_2d(folder):
+    return IMAGE
+
+
+@pytest.mark.parametrize("write", [tiff_2d, zarr_2d, array_2d])
+def test_two_numbers_give_two_axes(tmp_path, write):
+    """(B, C, Y, X), whatever names the file has."""
+    opened = vp.from_cases([{"image": write(tmp_path)}]).open_volume()
+    batch = next(iter(opened.center_crop((20, 24)).batch_patches(1)))["image"]
+    assert batch.shape == (1, 1, 20, 24)
+    assert np.array_equal(batch[0, 0], IMAGE)
+    pipe = opened.lazy_patch((16, 8), samples_per_volume=3).augment(
+        rotate=(-15, 15), zoom=((0.9, 1.1), 1), flip=(0.5, 0), translate=((-1, 1), 0)
+    )
+    pipe = pipe.elastic((0.5, (0, 0.5)), spacing=4).flip((0, 1)).normalize().blur(0.5)
+    batch = next(iter(pipe.batch_patches(3)))["image"]
+    assert batch.shape == (3, 1, 16, 8)
+    assert "16, 8, 1" not in str(pipe)
+
+
+PLANES = {
+    "a grid": lambda p: p.lazy_patch((16, 8), sampling="grid", overlap=(4, 2)),
+    "a region": lambda p: p.lazy_patch((16, 8), region=(18, 12), align=(1, 1)),
+    "crop": lambda p: p.crop((2, 3), (16, 8)),
+    "slices": lambda p: p.crop(slices=(slice(2, 18), slice(-8, None))),
+    "crop_or_pad": lambda p: p.crop_or_pad((16, 8)),
+    "resize": lambda p: p.resize((16, 8)),
+    "random_crop": lambda p: p.center_crop((17, 9)).random_crop(((16, 16), (8, 8))),
+    "spacing": lambda p: p.spacing((1.25, None)).center_crop((16, 8)),
+    "scale": lambda p: p.to_axes("yx").center_crop(scale=(0.8, 0.3)).crop_or_pad((16, 8)),
+    "pad": lambda p: p.pad((1, 2)).center_crop((16, 8)),
+    "divisible_pad": lambda p: p.crop_or_pad((15, 7)).divisible_pad((16, 8)),
+}
+
+
+@pytest.mark.parametrize("name", PLANES)
+def test_values_for_two_axes(name):
+    """Every size, margin and overlap of 2-D data has two numbers."""
+    pipe = PLANES[name](vp.from_cases([{"image": vp.Volume(IMAGE, axes="yx")}]).open_volume())
+    patch = next(iter(pipe))["image"]
+    assert patch.shape == (1, 16, 8)
+    assert patch.realize().shape == (1, 16, 8)
+    assert np.shape(patch.tensor()) == (1, 16, 8)
+
+
+def test_realized_planes_have_two_axes():
+    """Value pipes act on them, and they are opened again as they were."""
+    pipe = vp.from_cases([{"image": IMAGE}]).open_volume().lazy_patch((16, 8))
+    voxels = next(iter(pipe.realize().blur(1)))["image"]
+    assert voxels.shape == (1, 16, 8)
+    again = next(iter(pipe.realize().open_volume().center_crop((8, 8)).batch_patches(1)))
+    assert again["image"].shape == (1, 1, 8, 8)
+
+
+def test_errors_of_planes_name_two_sizes():
+    """The hidden axis is in no message."""
+    opened = vp.from_cases([{"image": IMAGE}]).open_volume()
+    with pytest.raises(PatchSizeError) as caught:
+        next(iter(opened.center_crop((80, 80))))["image"].shape  # noqa: B018
+    assert "(80, 80) needs a grid as large, which has (20, 24)" in str(caught.value)
+    with pytest.raises(PatchSizeError, match=r"the patch \(64, 64\), got \(70, 70\)"):
+        opened.lazy_patch((64, 64), sampling="grid", overlap=(70, 70))
+
+
+def loader_of(service=None):
+    opened = vp.from_cases([{"image": vp.Volume(STACK, axes="zyx")}] * 4).open_volume()
+    pipe = opened.to_axes("zyx").shuffle().lazy_patch((4, 8, 16), samples_per_volume=3)
+    pipe = pipe.rotate(((-15, 15), 0, 0)).shuffle(buffer_size=6).batch_patches(2)
+    return vp.DataLoader2(pipe, None, service, seed=3)
+
+
+def equal(one, other):
+    pairs = zip(one, other, strict=True)
+    return all(np.array_equal(batch["image"], voxels) for batch, voxels in pairs)
+
+
+def test_batches_are_the_same_in_every_way():
+    """In threads, in a worker, by number, and after a state was restored."""
+    with loader_of() as loader:
+        batches = [batch["image"].clone() for batch in loader]
+        assert batches[0].shape == (2, 1, 4, 8, 16)
+        assert equal([loader.batch(n, epoch=0) for n in range(6)], batches)
+    for service in (vp.ThreadReadingService(2), vp.MultiProcessingReadingService(1, "fork")):
+        with loader_of(service) as loader:
+            assert equal(loader, batches)
+    with loader_of() as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with loader_of() as loader:
+        loader.load_state_dict(state)
+        assert equal(loader, batches[1:])
+
+
+def test_predictions_keep_their_places():
+    """Windows in any order, and of two axes, give the result on the stored grid."""
+
+    def double(batch):
+        shapes.add(tuple(batch.shape[2:]))
+        return batch * 2
+
+    shapes = set()
+    windows = placed().to_axes("zyx").lazy_patch((4, 8, 16), sampling="grid")
+    (result,) = vp.predict(double, windows, output="logits").values()
+    assert np.allclose(result, 2.0 * STACK.T[None])
+    planes = vp.from_cases([{"image": IMAGE}]).open_volume()
+    windows = planes.lazy_patch((8, 16), sampling="grid", overlap=(2, 4))
+    (result,) = vp.predict(double, windows, output="logits").values()
+    assert np.allclose(np.squeeze(result), 2 * IMAGE)
+    assert shapes == {(4, 8, 16), (8, 16)}
+    result = vp.predict(double, IMAGE, patch=(8, 16), output="logits", mirror=True)
+    assert np.allclose(np.squeeze(result), 2 * IMAGE)
