@@ -5,12 +5,15 @@
 # make avx512  emulate the kernel's AVX-512 where the processor lacks it, and compare its results
 #              make demo BUCKET=1 trains from an S3 bucket that it serves itself
 # make bench   speed, memory and planning, short settings
+# make docs    build the documentation site in build/docs/html; a warning is an error
+# make docs-serve  build it and serve it at http://127.0.0.1:8000 (another port: DOCS_PORT=8001)
 # make aarch64 compile the kernel for ARM, emulate it, and compare its results with this machine's
 # Each makes a virtual environment when there is none. Another Python: make test PYTHON=python3.13
 
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_OUTPUT ?= demo-output
+DOCS_PORT ?= 8000
 FUZZ_COUNT ?= 10000
 # Debian: apt install g++-aarch64-linux-gnu qemu-user
 AARCH64_CXX ?= aarch64-linux-gnu-g++
@@ -28,7 +31,7 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
-.PHONY: test test-slow test-faults coverage lint types native sanitize aarch64 avx512 demo bench clean
+.PHONY: test test-slow test-faults coverage lint types native sanitize aarch64 avx512 demo bench docs docs-serve clean
 .DELETE_ON_ERROR:
 
 # Without bytecode, each process of the tests compiles the package and rewrites all asserts anew.
@@ -151,6 +154,16 @@ bench: $(VENV)/installed-bench
 	$(RUN) benchmarks/transport.py
 	$(RUN) benchmarks/planning.py --repeats 5
 	$(RUN) benchmarks/overhead.py
+
+# Pages, reference and linked files are gathered first; the build then needs no network.
+docs: $(VENV)/installed-docs
+	$(RUN) tools/stage_docs.py build/docs/source
+	$(RUN) -m sphinx -W --keep-going -q -b html -c docs -d build/docs/doctrees \
+		build/docs/source build/docs/html
+	@echo "build/docs/html/index.html"
+
+docs-serve: docs
+	$(RUN) -m http.server $(DOCS_PORT) --bind 127.0.0.1 --directory build/docs/html
 
 clean:
 	rm -rf $(VENV) package/_native.* .typing .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
