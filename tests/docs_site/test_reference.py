@@ -15,6 +15,7 @@ import stage_docs
 import write_reference
 
 PAGES = ROOT / "docs"
+LINK = re.compile(r"\]\(([^)#:\s]*\.md|)#([^)\s]+)\)")
 HOW_TO = sorted(file for file in (PAGES / "how-to").glob("*.md") if file.stem != "index")
 
 
@@ -151,3 +152,29 @@ def test_links_in_programs_stay():
 
     assert "[a](repository/README.md)" in rewritten
     assert "x[0](../README.md)" in rewritten
+
+
+def anchors(text):
+    """Return the anchors of the headings of a page, as GitHub and the site make them."""
+    prose = re.sub(r"^(```+).*?^\1\s*$", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = [
+        re.sub(r"\]\([^)]*\)", "", h) for h in re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    ]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_to_headings_lead_there():
+    """Also on GitHub; ``make docs`` checks the same links."""
+    pages = [*PAGES.rglob("*.md"), *ROOT.glob("*.md")]
+    lost, count = [], 0
+    for page in pages:
+        for target, anchor in re.findall(
+            r"\]\(([^)#:\s]*\.md|)#([^)\s]+)\)", page.read_text("utf-8")
+        ):
+            count += 1
+            file = (page.parent / target) if target else page
+            if anchor not in anchors(file.read_text("utf-8")):
+                lost.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
+
+    assert count > 100
+    assert lost == []
