@@ -45,7 +45,7 @@ html_sidebars = {"index": []}
 html_theme_options = {
     "header_links_before_dropdown": 8,
     "navigation_depth": 3,
-    "show_toc_level": 2,
+    "show_toc_level": 1,
     "secondary_sidebar_items": ["page-toc"],
     "navbar_align": "left",
     "footer_start": ["copyright"],

@@ -53,8 +53,8 @@ KINDS: Mapping[str, tuple[str, str, str]] = {
     "adapters": ("voxpipe.adapters", "Adapters", "Rewrites of a graph, for ``DataLoader2(...)``."),
     "services": ("voxpipe.reading_services", "Reading services", "Where a graph runs."),
 }
-LINE = 88
-"""Longer signatures have one argument a line."""
+LINE = 72
+"""Characters of a line of the help of a command."""
 CURE = re.compile(r"^\| `(\w+)` \| (.+?) \|$", re.MULTILINE)
 
 
@@ -233,10 +233,12 @@ def names_of(package: ModuleType) -> dict[str, Any]:
     return {name: thing for name, thing in things.items() if not isinstance(thing, ModuleType)}
 
 
-def name_page(heading: str, intro: str, places: Mapping[str, Any]) -> str:
-    """Return a page with a list of names, and each of them with its docstring."""
+def name_page(
+    heading: str, intro: str, listed: Mapping[str, Any], places: Mapping[str, Any]
+) -> str:
+    """Return a page with a list of names, and those of ``places`` with their docstrings."""
     lines = [title(heading), intro, ""]
-    for place, thing in places.items():
+    for place, thing in listed.items():
         has_text = inspect.isroutine(thing) or (inspect.isclass(thing) and is_own(thing))
         lines.append(f"- :py:obj:`{place}`{f': {summary(thing)}' if has_text else ''}")
     lines.append("")
@@ -260,8 +262,9 @@ class Pages:
             if id(thing) not in self._described and not is_error(thing)  # errors have a page
         }
         self._described |= {id(thing) for thing in new.values()}
+        listed = {place: thing for place, thing in names.items() if not is_error(thing)}
         if new:
-            self.texts[page] = name_page(heading, intro, new)
+            self.texts[page] = name_page(heading, intro, listed if page == "names" else new, new)
 
 
 def package_pages() -> dict[str, str]:

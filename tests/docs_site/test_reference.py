@@ -40,6 +40,8 @@ def test_every_public_name_is_described_once(stage):
 
     assert len(names) == len(set(names))
     assert {f"voxpipe.{name}" for name in public} <= set(names)
+    listed = set(re.findall(r":py:obj:`voxpipe\.(\w+)`", stage["reference/names.rst"]))
+    assert listed == public
     for module in write_reference.MODULES:
         package = voxpipe.recipes if module.endswith("recipes") else sys.modules[module]
         things = write_reference.names_of(package).items()
