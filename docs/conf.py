@@ -40,7 +40,8 @@ html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "voxpipe"
 html_show_sourcelink = False
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_sidebars = {"index": []}
 html_theme_options = {
     "header_links_before_dropdown": 8,

@@ -1,5 +1,6 @@
 """The reference of the site has every name that a user can write; pages of the site are linked."""
 
+import posixpath
 import re
 import sys
 
@@ -180,3 +181,15 @@ def test_links_to_headings_lead_there():
 
     assert count > 100
     assert lost == []
+
+
+def test_every_page_is_in_a_list_of_pages(stage):
+    """``make docs`` warns of others: add a new page to the ``toctree`` of an ``index.md``."""
+    listed = {"index"}
+    for place, text in stage.items():
+        for block in re.findall(r"\{toctree\}\n(.*?)```", text, re.DOTALL):
+            for name in re.findall(r"(?:^|<)([\w./-]+?)(?:>|$)", block, re.MULTILINE):
+                listed.add(posixpath.normpath(posixpath.join(posixpath.dirname(place), name)))
+    pages = {place.removesuffix(".md") for place, text in stage.items() if "orphan:" not in text}
+
+    assert sorted(page for page in pages - listed if not page.endswith(".rst")) == []
