@@ -7,12 +7,15 @@
 # make test-macos  test without what Linux has and macOS lacks
 # make avx512  emulate the kernel's AVX-512 where the processor lacks it, and compare its results
 # make bench   speed, memory and planning, short settings
+# make docs    build the documentation site in build/docs/html; a warning is an error
+# make docs-serve  build it and serve it at http://127.0.0.1:8000 (another port: DOCS_PORT=8001)
 # make aarch64 compile the kernel for ARM, emulate it, and compare its results with this machine's
 # Each makes a virtual environment when there is none. Another Python: make test PYTHON=python3.13
 
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_OUTPUT ?= demo-output
+DOCS_PORT ?= 8000
 FUZZ_COUNT ?= 10000
 # Debian: apt install g++-aarch64-linux-gnu qemu-user
 AARCH64_CXX ?= aarch64-linux-gnu-g++
@@ -33,7 +36,7 @@ BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
 .PHONY: test quick test-slow test-faults test-macos coverage lint types native sanitize aarch64 avx512
-.PHONY: wheel demo bench clean
+.PHONY: wheel demo bench docs docs-serve clean
 .DELETE_ON_ERROR:
 
 # Without bytecode, each process of the tests compiles the package and rewrites all asserts anew.
@@ -206,6 +209,15 @@ wheel:
 	@$(STEP) -v "tests of the wheel" sh -c '$(WHEEL_PYTEST)'
 	@$(STEP) "install the sdist" $(WHEEL_PIP) --force-reinstall --no-deps dist/voxpipe-*.tar.gz
 	@$(STEP) -v "tests of the sdist" sh -c '$(WHEEL_PYTEST)'
+# Pages, reference and linked files are gathered first; the build then needs no network.
+docs: $(VENV)/installed-docs
+	$(RUN) tools/stage_docs.py build/docs/source
+	$(RUN) -m sphinx -W --keep-going -q -b html -c docs -d build/docs/doctrees \
+		build/docs/source build/docs/html
+	@echo "build/docs/html/index.html"
+
+docs-serve: docs
+	$(RUN) -m http.server $(DOCS_PORT) --bind 127.0.0.1 --directory build/docs/html
 
 clean:
 	rm -rf $(VENV) package/_native.* .typing .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -19,13 +19,13 @@ BUDGET = 10
 class OnError(Adapter):
     """Leave out or replace items that cannot be read, and report them.
 
-    ============  =========================================================================
-    action        result for a batch with a bad item
-    ============  =========================================================================
-    ``"raise"``   the error is raised, as without this adapter
-    ``"skip"``    the batch is made of the other items; one without any is left out
-    ``"replace"`` the next good item of the same batch is in its place too
-    ============  =========================================================================
+    =============  ========================================================================
+    action         result for a batch with a bad item
+    =============  ========================================================================
+    ``"raise"``    the error is raised, as without this adapter
+    ``"skip"``     the batch is made of the other items; one without any is left out
+    ``"replace"``  the next good item of the same batch is in its place too
+    =============  ========================================================================
 
     The result depends on the batch alone: batches are the same under any number of workers and
     after a resume. The list ``loader.failures`` has batch, case, files, pipe and error text of

@@ -1,6 +1,6 @@
 """Environment variables: their allowed values, and one error for the others.
 
-A loader checks all of them when it is created. The table for users is in ``docs/loader.md``.
+A loader checks all of them when it is created. ``docs/reference/environment.md`` has the table.
 """
 
 from __future__ import annotations
