@@ -12,6 +12,8 @@ from .region import OrientedBox as OrientedBox
 from .region import Region as Region
 from .sample import META as META
 from .sample import Sample as Sample
+from .shown import Shown as Shown
+from .shown import ShownVoxels as ShownVoxels
 from .stream import Stream as Stream
 
 _export(globals(), [errors])

@@ -23,9 +23,10 @@ from typing import Any, NoReturn
 import torch
 
 from ..batching.job import BatchResult, ErrorPolicy, Failure
-from ..core import CallSite
+from ..core import CallSite, Shown
 from ..core.errors import IteratorInvalidated, NotPicklable, TooManyFailures, VoxpipeError
 from ..core.locks import DeferredActs, ForkSafeLock
+from ..core.shown import call_extension
 from ..core.validate import validate_int
 from ..first_use import consult, extensions
 from ..graph import Traits, traits_of, walk
@@ -118,7 +119,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Stats:
+class Stats(Shown):
     """Figures of one loader, all epochs together."""
 
     epoch: int
@@ -469,6 +470,20 @@ class ForFrameworks:
     _progress: Progress
     _turn: Turn
     _own: DataLoader2Iterator | None = None  # the epoch that ``next(loader)`` has begun
+
+    def metrics(self) -> dict[str, float | int | str]:
+        """Return the present figures as numbers and texts, for any logger of experiments.
+
+        Examples
+        --------
+        >>> from torch.utils.data.datapipes.iter import IterableWrapper
+        >>> from voxpipe.dataloader2 import DataLoader2
+        >>> loader = DataLoader2(IterableWrapper([1, 2]))
+        >>> list(loader), loader.metrics()["loader/batches"]
+        ([1, 2], 2)
+        """
+        figures: dict[str, float | int | str] = call_extension("metrics", self)
+        return figures
 
     def __next__(self) -> Any:
         """Return the next batch of the running epoch; begin the next epoch if none is running.

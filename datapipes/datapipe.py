@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..batching.job import Failure, Instruction, apply_transforms, describe_failure
-from ..core import CallSite, Sample, errors
+from ..core import CallSite, Sample, Shown, errors
 from ..core.call_site import CREDENTIALS, call_text, caller
 from ..core.context import ContextKey, holding
 from ..core.errors import add_location
 from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
+from ..core.shown import Report, call_extension
 from ..core.suggest import FOREIGN_ARGUMENTS, RECIPES, closest
 from ..first_use import extensions, leave_out_name, names_at
 from ..graph import Pipe, Traits, chain_code, describe, explain_graph, is_pipe, parents_of, walk
@@ -92,6 +93,7 @@ def register_extensions() -> None:
         first = table.functions.setdefault(name.removeprefix("map."), FirstUse(point.value))
         if isinstance(first, functools.partial):  # torch's table has the class as its argument
             leave_out_name(point, first.args[0].__module__.partition(".")[0])
+    IterDataPipe.functions.setdefault("preview", DataPipe.preview)  # for pipes of torch
 
 
 def extension_pipes() -> dict[str, EntryPoint]:
@@ -245,7 +247,7 @@ def refuse_too_many(name: str, constructor: Any, args: Sequence[Any]) -> None:
     raise TypeError(f"{name}() takes {takes} by place, and was given {len(values)} values{hint}")
 
 
-class PipeBase:
+class PipeBase(Shown):
     """Base of both kinds of pipes: its place in the user's code, and its arguments."""
 
     form_name: ClassVar[str] = ""  # name of the chained form
@@ -373,7 +375,14 @@ class DataPipe(PipeBase, _Pipe):
 
     def explain(self) -> str:
         """Return the chain up to here as text, with the cost of one patch."""
-        return DataPipe.explainer(self)
+        return Report(DataPipe.explainer(self))
+
+    def preview(self, count: int = 8, **options: Any) -> Any:
+        """Return a figure of the first patches, before and after augmentation with the same draws.
+
+        ``options`` are those of ``vp.show()``; needs matplotlib.
+        """
+        return call_extension("preview", self, count, **options)
 
     def instructions(self) -> tuple[Instruction, ...] | None:
         """Return the pipe's work on items as values that need no torch; None if it cannot.

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import Grid
+from ..core import Grid, Shown
 from ..core.call_site import looking_ahead, warn
 from ..core.errors import (
     GraphError,
@@ -77,7 +77,7 @@ Task = tuple[Volume, str, str]  # a volume, its case and its key
 
 
 @dataclass(frozen=True)
-class CheckReport:
+class CheckReport(Shown):
     """The findings of a check."""
 
     findings: tuple[Finding, ...]
