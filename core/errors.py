@@ -265,6 +265,10 @@ class BadSetting(VoxpipeError, ValueError):
     """An environment variable of voxpipe has an invalid value."""
 
 
+class UsageError(VoxpipeError, ValueError):
+    """A command line that cannot be run; its exit status is 2."""
+
+
 class GridMismatch(VoxpipeError, ValueError):
     """The volumes of one case have different grids."""
 

@@ -92,7 +92,7 @@ def _every_point() -> Any:
 
 
 @cache
-def extensions(group: str) -> Mapping[str, EntryPoint]:
+def extensions(group: str, *, are_modules: bool = False) -> Mapping[str, EntryPoint]:
     """Return the entry points ``voxpipe.GROUP`` of installed packages by name; imports none.
 
     Names of voxpipe cannot be replaced. If two other packages use one name, the first on
@@ -100,8 +100,8 @@ def extensions(group: str) -> Mapping[str, EntryPoint]:
     """
     points: dict[str, EntryPoint] = {}
     for point in sorted(_every_point().select(group=f"voxpipe.{group}"), key=_is_of_another):
-        if ":" not in point.value:
-            leave_out(point, "has no object")
+        if (":" in point.value) == are_modules:
+            leave_out(point, "is no module" if are_modules else "has no object")
         elif (first := points.setdefault(point.name, point)).value != point.value:
             leave_out_name(point, distribution_of(first))
     return MappingProxyType(points)

@@ -46,6 +46,7 @@ FOLDERS = {
         {"bridges"},
         {"cluster"},
         {"nnunet_trainers"},
+        {"commands"},
     ],
     "voxpipe.reading_services": [
         {"transport"},

@@ -1,0 +1,67 @@
+"""Open every volume of a data set and name every bad one.
+
+Open every volume of a manifest, of a table or below a folder, in worker processes. Name every bad
+one with its reason: missing and unreadable files, images and labels on other grids, labels that are
+no whole numbers. The exit status is 1 if there is one.
+
+example: voxpipe check "scans/*/" image=ct.nii.gz label=seg.nii.gz --voxels
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from ...core.errors import SampleError
+from .options import add_store_options, positive
+from .printing import print_json, remark
+from .targets import add_patterns, remark_likely_labels, report_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the data set, its patterns, and the effort of the check."""
+    place = "a manifest (.json, .parquet), a table of cases (.csv, .tsv, .jsonl), a folder or URL"
+    add_patterns(
+        parser, "data", f"{place}, one volume, or a glob (in quotes) of volumes or folders"
+    )
+    whole, number = positive(int), positive(float)
+    what = "processes (default: %(default)s)"
+    parser.add_argument("--workers", type=whole, default=2, metavar="N", help=what)
+    what = "decode every voxel too: finds damage inside files"
+    parser.add_argument("--voxels", action="store_true", help=what)
+    what = "longest time for one volume, in seconds (default: 60; 600 with --voxels)"
+    parser.add_argument("--timeout", type=number, metavar="S", help=what)
+    add_store_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the findings; return 1 if a volume is bad."""
+    from ...dataloader2 import check
+    from ...volumes import is_by_columns
+
+    option = "--reader" if arguments.reader else "--labels" if arguments.labels else ""
+    if option and (arguments.data.lower().endswith(".json") or is_by_columns(arguments.data)):
+        what = f"{arguments.data} is a manifest, which says how its volumes are read."
+        raise SampleError(what, do=f"Leave {option} out, or give the folder.")
+    timeout = arguments.timeout or (600.0 if arguments.voxels else 60.0)
+    own = {"num_workers": arguments.workers, "voxels": arguments.voxels, "timeout": timeout}
+    report = report_of("check", check, arguments, arguments.data, only_bad=True, **own)
+    if arguments.json:
+        print_json(document_of(report))
+    else:
+        print(str(report).replace("voxels=True", "--voxels"))
+    remark_likely_labels(report)
+    if not arguments.voxels:
+        remark("headers only; --voxels also finds damage inside of files")
+    return 0 if report.ok else 1
+
+
+def document_of(report: Any) -> dict[str, Any]:
+    """Return the findings of bad volumes as a JSON document."""
+    return {
+        "checked": report.volumes,
+        "bad": [asdict(finding) for finding in report.bad],
+        "spacings": report.lengths,
+        "likely_labels": report.likely_labels,
+    }

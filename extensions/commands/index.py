@@ -1,0 +1,56 @@
+"""Write a manifest of a data set: headers, statistics, versions.
+
+Write a manifest: shape, affine, type, layout, statistics (mean, range, percentiles, class counts)
+and version of every volume. vp.from_manifest() then plans without opening a file. Given again, only
+volumes that changed are read, and after an interruption only those that were not.
+
+example: voxpipe index scans -o scans.json
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from ...core.validate import count_text
+from .options import add_store_options
+from .printing import print_json, remark
+from .targets import add_patterns, remark_likely_labels, report_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the data set, its patterns, and the manifest."""
+    place = "a folder of cases, one volume, or a glob (in quotes) of volumes or folders"
+    add_patterns(parser, "url", place)
+    what = "path or URL, .parquet or .json (default: manifest.json; manifest.parquet for more than "
+    what += "50,000 volumes, if pyarrow is installed)"
+    parser.add_argument("-o", "--output", metavar="FILE", help=what)
+    what = "read headers only; normalize() will compute what it needs"
+    parser.add_argument("--no-statistics", dest="statistics", action="store_false", help=what)
+    add_store_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the manifest; return 1 if a case was left out."""
+    from ...dataloader2 import index
+
+    places = arguments.url, arguments.output
+    own = {"statistics": arguments.statistics, "only_bad": True}
+    report = report_of("index", index, arguments, *places, **own)
+    for finding in report.bad:
+        remark(finding)
+    remark_likely_labels(report)
+    cases, volumes = report.size
+    if arguments.json:
+        bad = [asdict(finding) for finding in report.bad]
+        facts = {"cases": cases, "volumes": volumes, "bad": bad}
+        print_json({"manifest": report.manifest if cases else None, **facts})
+    elif cases:
+        print(f"{report.manifest}: {count_text(cases, 'case')}, {count_text(volumes, 'volume')}")
+    if report.bad:
+        bad_cases, why = (
+            len({finding.case for finding in report.bad}),
+            "with bad or missing volumes",
+        )
+        remark(count_text(bad_cases, f"case {why} was left out", f"cases {why} were left out"))
+    return 1 if report.bad else 0

@@ -1,0 +1,69 @@
+"""Options that commands share: of formats, of stores, and numbers with a least value."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ...storage.location import is_url
+
+
+def add_store_options(command: argparse.ArgumentParser) -> None:
+    """Add the options of a format, as of ``open_volume()``, and of a store to a command."""
+    pairs: Any = {"type": _pair, "action": "append", "default": [], "metavar": "KEY=VALUE"}
+    what = "an option of open_volume() for the format, VALUE as below: --reader dataset=ct, "
+    command.add_argument("--reader", **pairs, help=f"{what}--reader level=1; may be repeated")
+    what = (
+        "for URLs: storage_options as a JSON object, or a file that holds one, which other "
+        'users of the machine cannot see: \'{"endpoint_url": "https://..."}\' (default: what the '
+        "environment says)"
+    )
+    command.add_argument("--storage-options", type=_object, default={}, metavar="JSON", help=what)
+    what = "one of them; VALUE is JSON, or else a text: --option anon=true; may be repeated"
+    command.add_argument("--option", **pairs, help=what)
+
+
+def store_options(arguments: argparse.Namespace, *places: str) -> dict[str, Any]:
+    """Return the options of the store; none if no place is a URL."""
+    if not any(map(is_url, places)):
+        return {}
+    return {**arguments.storage_options, **dict(arguments.option)}
+
+
+# Messages never quote a text that does not parse: it may hold a secret.
+def _object(text: str) -> dict[str, Any]:
+    is_json = text.lstrip().startswith("{")
+    document = None
+    with suppress(OSError, ValueError):
+        document = json.loads(text if is_json else Path(text).read_text(encoding="utf-8"))
+    if not isinstance(document, dict):
+        msg = "the value is neither a JSON object nor a file with one"
+        raise argparse.ArgumentTypeError(msg)
+    return document
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError("an option is KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def positive(kind: type[float], *, or_zero: bool = False) -> Callable[[str], float]:
+    """Return a parser of numbers above 0, or of at least 0."""
+
+    def number(text: str) -> float:
+        value = kind(text)
+        if not (value > 0 or (or_zero and value == 0)):
+            least = "at least" if or_zero else "above"
+            raise argparse.ArgumentTypeError(f"{text} is not {least} 0")
+        return value
+
+    return number

@@ -1,0 +1,106 @@
+"""Output of commands: remarks, bars, tables and JSON documents."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+
+def remark(text: object) -> None:
+    """Print a line for the user on stderr, apart from the results on stdout."""
+    print(f"voxpipe: {text}", file=sys.stderr)
+
+
+@contextmanager
+def progress(what: str, unit: str, *, scale: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal inside the ``with`` block; its value is ``show(count, total)``."""
+    from tqdm import tqdm
+
+    with tqdm(
+        desc=what, unit=unit, unit_scale=scale, leave=False, disable=None, file=sys.stderr
+    ) as bar:
+
+        def show(count: int, total: int) -> None:
+            bar.total = total
+            bar.update(count - bar.n)
+
+        yield show
+
+
+@contextmanager
+def warnings_as_remarks() -> Iterator[None]:
+    """Print each warning inside the block as one remark, without a line of this package."""
+    with warnings.catch_warnings():
+        texts: set[str] = set()
+
+        def show(message: Warning | str, *_: Any) -> None:
+            text = str(message)
+            if text not in texts:
+                texts.add(text)
+                remark(text)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
+
+
+def print_json(document: Any) -> None:
+    """Print a JSON document on stdout; arrays become lists, other objects their texts."""
+    print(json.dumps(document, indent=2, ensure_ascii=False, default=_json_value))
+
+
+def _json_value(thing: Any) -> Any:
+    if isinstance(thing, (np.ndarray, np.generic)):
+        return thing.tolist()
+    if isinstance(thing, (set, frozenset)):
+        return sorted(thing, key=str)
+    if isinstance(thing, Mapping):
+        return dict(thing)
+    return str(thing)
+
+
+def _console() -> Any:
+    """Return a console of ``rich`` if stdout is a terminal and it is installed, else None."""
+    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        return None
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    return Console(highlight=False, markup=False)
+
+
+def print_facts(facts: Mapping[str, Any], title: str = "") -> None:
+    """Print names and values: a table of ``rich`` on a terminal, else a line for each."""
+    print_table(("", title), [(name, value) for name, value in facts.items()])
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows under their columns: a table of ``rich`` on a terminal, else aligned lines.
+
+    Empty column names print no header, without ``rich`` too.
+    """
+    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if console := _console():
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(show_header=any(columns))
+        for column in columns:
+            table.add_column(Text(column), overflow="fold")
+        for row in texts:
+            table.add_row(*map(Text, row))
+        console.print(table)
+        return
+    lines = [list(columns)] * any(columns) + texts
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        indent = " " * (sum(widths[:-1]) + 2 * len(widths[:-1]))
+        print("  ".join(cells).rstrip().replace("\n", f"\n{indent}"))

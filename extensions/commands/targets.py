@@ -1,0 +1,226 @@
+"""Targets of commands: a path, URL, pattern, manifest or table, or ``module:NAME``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import LikelyLabel, SampleError
+from ...core.suggest import closest
+from ...storage.location import is_url, local_path
+from .options import add_store_options, store_options
+from .printing import progress, remark
+
+_PLACES = (
+    "a volume, a folder or URL, a glob (in quotes), a manifest (.json, .parquet), or a table of "
+    "cases (.csv, .tsv, .jsonl)"
+)
+_OBJECTS = "module:NAME or file.py:NAME of a pipe, a loader, a volume, or a function of one"
+
+
+def add_target(parser: argparse.ArgumentParser, *, help: str = f"{_PLACES}; or {_OBJECTS}") -> None:
+    """Add the argument ``target``, its patterns, and the options of formats and stores."""
+    add_patterns(parser, "target", help)
+    add_store_options(parser)
+
+
+def add_patterns(command: argparse.ArgumentParser, name: str, place: str) -> None:
+    """Add the argument of a data set, its patterns, and the keys that they concern."""
+    what = f"{place}; with patterns, a glob of case folders, or the first pattern"
+    command.add_argument(name, metavar=name.upper(), help=what)
+    what = (
+        "the volumes of a case, as in list_cases(): image=ct.nii.gz label=seg.nii.gz below "
+        'a glob of folders, or "image=imagesTr/*_0000.nii.gz" "label=labelsTr/*.nii.gz" alone '
+        "(default: every volume that is found)"
+    )
+    # Without a default, argparse would report this optional argument as required.
+    command.add_argument("patterns", metavar="KEY=PATTERN", nargs="*", default=[], help=what)
+    what = "keys that a case may lack, as in list_cases(); each is one of the patterns"
+    command.add_argument("--optional", nargs="+", default=[], metavar="KEY", help=what)
+    what = "keys that hold labels (default: those of open_volume())"
+    command.add_argument("--labels", nargs="+", metavar="KEY", help=what)
+    command.set_defaults(take_rest=take_rest)
+
+
+# Options with several values, among which argparse may put a pattern.
+_SEVERAL_VALUES = ("labels", "optional")
+
+
+def take_rest(options: argparse.Namespace, rest: Sequence[str]) -> list[str]:
+    """Move each ``KEY=PATTERN`` of the command line to ``patterns``; return the other texts."""
+    for option in _SEVERAL_VALUES:
+        values = getattr(options, option, None) or []
+        options.patterns += [value for value in values if _is_pattern(value)]
+        if values:
+            setattr(options, option, [value for value in values if not _is_pattern(value)])
+    unknown = [text for text in rest if text.startswith("-")]
+    if unknown:  # a pattern after an unknown option may be its value
+        return list(rest)
+    options.patterns += [text for text in rest if _is_pattern(text)]
+    return [text for text in rest if not _is_pattern(text)]
+
+
+def _is_pattern(text: str) -> bool:
+    return "=" in text and text.partition("=")[0].isidentifier()
+
+
+def cases_of(
+    data: str,
+    patterns: Sequence[str],
+    storage_options: Mapping[str, Any],
+    optional: Sequence[str] = (),
+) -> Any:
+    """Return the argument of ``check()`` and ``index()``: a place, or a pipe of found cases.
+
+    ``data`` is a place, a glob of case folders, or a pattern without a folder.
+    """
+    from ...datapipes.iter import list_cases
+
+    is_pattern = _is_pattern(data) and not os.path.exists(data)
+    if not (patterns or is_pattern):
+        if optional:
+            what = f"--optional needs patterns: {optional[0]} is the key of none."
+            raise SampleError(what, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
+        return data
+    texts = [data, *patterns] if is_pattern else patterns
+    by_key: dict[str, Any] = dict(text.partition("=")[::2] for text in texts)
+    for key, pattern in by_key.items():
+        if not (key and pattern):
+            msg = f"{key or pattern!r} is no KEY=PATTERN."
+            do = 'Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".'
+            raise SampleError(msg, do=do)
+    for key in optional:
+        if key not in by_key:
+            near = closest(key, by_key, 0.5)
+            do = f"did you mean --optional {near[0]}?" if near else "Name one of them."
+            raise SampleError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
+    folder = None if is_pattern else data
+    try:
+        return list_cases(folder, optional=optional, storage_options=storage_options, **by_key)
+    except ValueError as error:
+        raise SampleError(str(error), do='Write image="imagesTr/*_0000.nii.gz".') from error
+
+
+def object_of(text: str) -> Any:
+    """Return the object of ``module:NAME`` or ``file.py:NAME``; None if the text is a place.
+
+    A function is called without arguments.
+
+    Raises
+    ------
+    SampleError
+        There is no such module or name, or the function needs arguments.
+    """
+    module, _, name = text.rpartition(":")
+    is_name = bool(module) and name.isidentifier()
+    if not is_name or is_url(text) or os.path.exists(text):
+        return None
+    file = Path(module)
+    if file.suffix == ".py" and not file.exists():
+        raise SampleError(f"{module} does not exist.", do="Write module:NAME or file.py:NAME.")
+    sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
+    try:
+        thing = getattr(importlib.import_module(file.stem if file.suffix else module), name)
+        if inspect.isroutine(thing):
+            inspect.signature(thing).bind()
+    except (ImportError, AttributeError, SyntaxError, TypeError) as error:
+        what = f"{text} is no chain: {error}."
+        do = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
+        raise SampleError(what, do=do) from error
+    return thing() if inspect.isroutine(thing) else thing
+
+
+def open_target(text: str, arguments: argparse.Namespace) -> Any:
+    """Return the object that a target names; reads no header.
+
+    Parameters
+    ----------
+    text
+        A path, URL, glob, manifest or table, or ``module:NAME``.
+    arguments
+        With the options of :func:`add_target`.
+
+    Returns
+    -------
+    object
+        A ``Volume`` for one file. A pipe of cases, not opened yet, for a folder, glob, manifest,
+        table or patterns. For ``module:NAME`` the object itself: a volume, a pipe, a loader or a
+        list of cases.
+
+    Raises
+    ------
+    VolumeNotFound, SampleError
+        There is no such file, folder, module or name.
+    """
+    from ...diagnosing.check_data import pipe_of
+    from ...volumes import Volume, is_volume
+
+    if (thing := object_of(text)) is not None:
+        return thing
+    store = store_options(arguments, text, *arguments.patterns)
+    cases = cases_of(text, arguments.patterns, store, arguments.optional)
+    is_file = isinstance(cases, str) and not is_url(text) and os.path.isfile(local_path(text))
+    lists = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
+    is_list = text.lower().endswith(lists)
+    if isinstance(cases, str) and not is_list and (is_file or is_volume(text)):
+        return Volume(text, storage_options=store, **dict(arguments.reader))
+    return pipe_of(cases, store)
+
+
+def volumes_in(target: Any, arguments: argparse.Namespace) -> Iterator[tuple[str, str, Any]]:
+    """Yield case, key and ``Volume`` of everything in a target; reads no header.
+
+    A chain or loader is read up to its ``open_volume()``. The case of a single volume is empty.
+    """
+    from ...dataloader2 import DataLoader2
+    from ...diagnosing.check_data import pipe_of
+    from ...graph import traits_of, walk
+    from ...volumes import Volume
+
+    if isinstance(target, Volume):
+        yield "", "", target
+        return
+    store = store_options(arguments, arguments.target, *arguments.patterns)
+    pipe = pipe_of(target.datapipe if isinstance(target, DataLoader2) else target, store)
+    source = next((each for each in walk(pipe) if traits_of(each).opens), None)
+    if source is None:
+        own = {} if arguments.labels is None else {"labels": arguments.labels}
+        source = pipe.open_volume(storage_options=store, **own, **dict(arguments.reader))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LikelyLabel)
+        for sample in source:
+            for key, value in sample.items():
+                volume = value if isinstance(value, Volume) else getattr(value, "volume", None)
+                if isinstance(volume, Volume):
+                    yield sample.case, key, volume
+
+
+def report_of(
+    name: str, run: Any, options: argparse.Namespace, data: str, *places: str | None, **own: Any
+) -> Any:
+    """Run a function over volumes with the common options of two commands, and show a bar."""
+    store = store_options(options, data, *options.patterns, *filter(None, places))
+    cases = cases_of(data, options.patterns, store, options.optional)
+    own |= {} if options.labels is None else {"labels": options.labels}
+    with progress(name, "volume") as show, warnings.catch_warnings():
+        warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
+        reader = dict(options.reader)
+        return run(cases, *places, progress=show, storage_options=store, **own, **reader)
+
+
+def remark_likely_labels(report: Any) -> None:
+    """Print a line for each key that looks like a label, in words of the command."""
+    for key in report.likely_labels:
+        all_of_them = " ".join((*report.labels, *report.likely_labels))
+        others = " ".join(report.labels) or "label"
+        remark(
+            f"{key}: LikelyLabel: it looks like a label, and counts as an image. If it holds "
+            f"classes, give --labels {all_of_them}; if not, --labels {others}."
+        )
