@@ -16,7 +16,7 @@ from ...core.validate import validate_int
 from ...graph import Pipe, is_pipe
 from ...volumes import Volume
 from .facts import is_batch
-from .pixels import bar_length, colour_of, image_of, length_text, shared_window
+from .pixels import bar_length, colour_of, image_of, shared_window
 from .planes import FIGURE_SIDE, Plane
 from .scenes import Layer, Look, Scene, hint_of, scenes_of
 
@@ -176,14 +176,19 @@ def _height(layer: Layer) -> float:
     return float(np.clip(max(ratios, default=0.3), 0.3, 2.0))
 
 
-def draw_layer(axes: Sequence[Any], scene: Scene, layer: Layer) -> None:
+def draw_layer(
+    axes: Sequence[Any],
+    scene: Scene,
+    layer: Layer,
+    window: tuple[float, float] | None = None,
+) -> None:
     """Draw the planes of a layer, one on each of the axes, and outlines of the labels."""
     for one in axes:
         one.set_axis_off()
     if not layer.planes:
         axes[0].text(0, 0.5, hint_of(layer), fontsize=8, wrap=True)
         return
-    window = shared_window(layer.planes)
+    window = window or shared_window(layer.planes)
     for number, (one, plane) in enumerate(zip(axes, layer.planes, strict=False)):
         draw_plane(one, plane, layer.kind, window, has_bar=number == 0)
         for label in scene.labels if layer.kind != "label" else ():
@@ -216,9 +221,11 @@ def draw_plane(
     if has_bar:
         length = bar_length(extent[1])
         x, y = 0.03 * extent[1], 0.96 * extent[2]
-        axes.plot([x, x + length], [y, y], color="white", lw=2.5, solid_capstyle="butt")
-        text, place = length_text(length), (x, y - 0.02 * extent[2])
-        axes.text(*place, text, color="white", fontsize=7, va="bottom")
+        for colour, width in (("black", 4.0), ("white", 2.5)):  # visible on any background
+            axes.plot([x, x + length], [y, y], color=colour, lw=width, solid_capstyle="butt")
+        text, place = plane.length_text(length), (x, y - 0.03 * extent[2])
+        box = {"color": "#0006", "pad": 1, "lw": 0}
+        axes.text(*place, text, color="white", fontsize=7, va="bottom", bbox=box)
 
 
 def draw_outlines(axes: Any, plane: Plane) -> None:

@@ -21,7 +21,6 @@ from .pixels import (
     data_url,
     enlarged,
     image_of,
-    length_text,
     shared_window,
     with_outlines,
 )
@@ -36,7 +35,10 @@ _NAME = (
 _TEXT = (
     "text-align:left;vertical-align:top;padding:1px 0;white-space:pre-wrap;overflow-wrap:anywhere"
 )
-_MARK = "position:absolute;white-space:nowrap;color:#fff;font:600 11px system-ui;text-shadow:0 0 3px #000,0 0 1px #000"
+_MARK = (
+    "position:absolute;white-space:nowrap;color:#fff;font:600 11px system-ui;"
+    "text-shadow:0 0 3px #000,0 0 1px #000"
+)
 _CODE = (
     "font:12px/1.45 ui-monospace,monospace;margin:0;padding:6px 8px;white-space:pre-wrap;"
     "border:1px solid #8885;border-radius:4px;background:#8881;color:inherit"
@@ -93,7 +95,7 @@ def picture(plane: Plane, pixels: Any, side: int, *, has_bar: bool) -> str:
     if has_bar:
         length = bar_length(width / scale)
         style = f"left:6px;bottom:5px;width:{length * scale:.0f}px;border-bottom:2px solid #fff"
-        marks.append(f'<span style="{_MARK};{style}">{length_text(length)}</span>')
+        marks.append(f'<span style="{_MARK};{style}">{plane.length_text(length)}</span>')
     name = plane.caption
     image = (
         f'<img src="{data_url(shown)}" alt="{escape(name)}" width="{width}" height="{height}" '

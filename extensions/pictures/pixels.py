@@ -160,20 +160,6 @@ def bar_length(width: float) -> float:
     return fitting[-1] if fitting else width * _BAR_SHARE
 
 
-def length_text(length: float) -> str:
-    """Return a length in millimetres in a readable unit.
-
-    Examples
-    --------
-    >>> length_text(50.0), length_text(0.02), length_text(0.0005)
-    ('50 mm', '20 µm', '500 nm')
-    """
-    for size, unit in ((0.1, "mm"), (1e-3, "µm")):
-        if length >= size:
-            return f"{length / (1.0 if unit == 'mm' else 1e-3):.4g} {unit}"
-    return f"{length * 1e6:.4g} nm"
-
-
 def shared_window(planes: Sequence[Plane]) -> tuple[float, float]:
     """Return one window for planes of a volume."""
     return window_of([plane.voxels[0] for plane in planes])

@@ -64,6 +64,11 @@ class Plane:
     index: int  # along the axis
     pixel: tuple[float, float]  # height and width of a pixel in millimetres
     level: int = 0  # of the volume, 0 for its own voxels
+    is_placed: bool = True  # whether lengths are known
+
+    def length_text(self, length: float) -> str:
+        """Return a length in millimetres, or in voxels where there is no affine."""
+        return length_text(length) if self.is_placed else f"{length:g} voxels"
 
     @property
     def caption(self) -> str:
@@ -86,13 +91,31 @@ def bytes_text(size: float) -> str:
     return f"{size / 1000**power:.3g} {units[power]}"
 
 
-def views_of(affine: Affine, *, directions: bool = True) -> tuple[View, View, View]:
+def length_text(length: float) -> str:
+    """Return a length in millimetres in a readable unit.
+
+    Examples
+    --------
+    >>> length_text(50.0), length_text(0.02), length_text(0.0005)
+    ('50 mm', '20 µm', '500 nm')
+    """
+    for size, unit in ((0.1, "mm"), (1e-3, "µm")):
+        if length >= size:
+            return f"{length / (1.0 if unit == 'mm' else 1e-3):.4g} {unit}"
+    return f"{length * 1e6:.4g} nm"
+
+
+def views_of(
+    affine: Affine, *, directions: bool = True, like: Affine | None = None
+) -> tuple[View, View, View]:
     """Return the views along the three axes, in the order of sagittal, coronal and axial.
 
     With directions, right, anterior and superior are at the right and at the top. Without, rows
-    and columns are those of the array.
+    and columns are those of the array. Voxels are arranged as if their affine was ``like``, so
+    that a flip is seen; the letters are those of their own affine.
     """
-    steps = affine[:3, :3] / np.maximum(np.linalg.norm(affine[:3, :3], axis=0), 1e-30)
+    own = affine[:3, :3] / np.maximum(np.linalg.norm(affine[:3, :3], axis=0), 1e-30)
+    steps = own if like is None else like[:3, :3] / np.linalg.norm(like[:3, :3], axis=0)
     world = _closest_axes(steps) if directions else [0, 1, 2]
     views = []
     for axis in sorted(range(3), key=world.__getitem__):
@@ -101,10 +124,16 @@ def views_of(affine: Affine, *, directions: bool = True) -> tuple[View, View, Vi
             name, letters, flips = "", ("", "", "", ""), (False, False)
         else:
             name = _NAMES[world[axis]]
-            letters = (*_LETTERS[world[across]], *_LETTERS[world[down]])
             flips = (bool(steps[world[down], down] > 0), bool(steps[world[across], across] < 0))
+            right, top = own[:, across] * (-1) ** flips[1], own[:, down] * -((-1) ** flips[0])
+            letters = (_letter(-right), _letter(right), _letter(-top), _letter(top))
         views.append(View(axis, across, down, flips, name, letters))
     return views[0], views[1], views[2]
+
+
+def _letter(direction: NDArray[np.float64]) -> str:
+    axis = int(np.abs(direction).argmax())
+    return _LETTERS[axis][int(direction[axis] > 0)]
 
 
 def _closest_axes(steps: NDArray[np.float64]) -> list[int]:
@@ -138,14 +167,19 @@ def orientation(affine: Affine) -> str:
 
 
 def planes_of_array(
-    array: NDArray[Any], affine: Affine, at: Sequence[int] | None = None, *, directions: bool
+    array: NDArray[Any],
+    affine: Affine,
+    at: Sequence[int] | None = None,
+    *,
+    directions: bool,
+    like: Affine | None = None,
 ) -> list[Plane]:
     """Return the planes of voxels (C, I, J, K) through an index, by default the middle."""
 
     def read(region: Region) -> NDArray[Any]:
         return array[(slice(None), *region.slices)]
 
-    return _planes(read, array.shape[1:], affine, at, directions)
+    return _planes(read, array.shape[1:], affine, at, directions, like)
 
 
 def _planes(
@@ -154,22 +188,29 @@ def _planes(
     affine: Affine,
     at: Sequence[int] | None,
     directions: bool,
+    like: Affine | None = None,
 ) -> list[Plane]:
     sizes = np.linalg.norm(affine[:3, :3], axis=0)
+    is_placed = not np.array_equal(affine, np.eye(4))
     planes = []
-    for view, region in _regions(shape, affine, at, directions):
+    for view, region in _regions(shape, affine, at, directions, like):
         voxels = view.arrange(np.asarray(read(region)))
         pixel = float(sizes[view.down]), float(sizes[view.across])
-        planes.append(Plane(voxels, view, region.start[view.axis], pixel))
+        index = region.start[view.axis]
+        planes.append(Plane(voxels, view, index, pixel, is_placed=is_placed))
     return planes
 
 
 def _regions(
-    shape: Sequence[int], affine: Affine, at: Sequence[int] | None, directions: bool
+    shape: Sequence[int],
+    affine: Affine,
+    at: Sequence[int] | None,
+    directions: bool,
+    like: Affine | None = None,
 ) -> list[tuple[View, Region]]:
     point = [n // 2 for n in shape] if at is None else list(at)
     found = []
-    for view in views_of(affine, directions=directions):
+    for view in views_of(affine, directions=directions, like=like):
         others = [n for a, n in enumerate(shape) if a != view.axis]
         if min(others) == 1 and max(shape) > 1 and shape[view.axis] > 1:
             continue  # of a slice: this plane would be a line

@@ -75,6 +75,7 @@ class Look:
     side: int
     at: Sequence[int] | None = None
     is_bounded: bool = False
+    like: Affine | None = None  # voxels in memory are arranged as if this was their affine
 
 
 def scenes_of(thing: Any, look: Look, name: str = "") -> list[Scene]:
@@ -178,7 +179,8 @@ def _scene(title: str, things: Mapping[str, Any], look: Look, draws: Mapping[str
                 layers.append(Layer(key, one.kind, (), f"{error}: {_AT_ONCE}"))
             continue
         index = at if at is not None and _is_inside(at, one.array) else None
-        planes = planes_of_array(one.array, one.affine, index, directions=one.directions)
+        how: dict[str, Any] = {"directions": one.directions, "like": look.like}
+        planes = planes_of_array(one.array, one.affine, index, **how)
         layers.append(Layer(key, one.kind, planes))
     layers += [Layer(key, "intensity", (), note) for key, note in notes.items()]
     labels = [layer for layer in layers if layer.kind == "label" and layer.planes]
