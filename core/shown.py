@@ -68,7 +68,7 @@ class ShownVoxels(Shown):
         >>> from voxpipe import Volume
         >>> [(data, arguments, kind)] = Volume(np.zeros((4, 5, 6))).to_napari(opacity=0.5)
         >>> data.shape, arguments["opacity"], kind
-        ((4, 5, 6), 0.5, 'image')
+        ((6, 5, 4), 0.5, 'image')
         """
         layers: list[Any] = call_extension("to_napari", self, **options)
         return layers

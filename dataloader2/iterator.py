@@ -471,8 +471,8 @@ class ForFrameworks:
     _turn: Turn
     _own: DataLoader2Iterator | None = None  # the epoch that ``next(loader)`` has begun
 
-    def metrics(self) -> dict[str, float | int | str]:
-        """Return the present figures as numbers and texts, for any logger of experiments.
+    def metrics(self) -> dict[str, float]:
+        """Return the present figures as numbers, for any logger of experiments.
 
         Examples
         --------
@@ -482,7 +482,7 @@ class ForFrameworks:
         >>> list(loader), loader.metrics()["loader/batches"]
         ([1, 2], 2)
         """
-        figures: dict[str, float | int | str] = call_extension("metrics", self)
+        figures: dict[str, float] = call_extension("metrics", self)
         return figures
 
     def __next__(self) -> Any:

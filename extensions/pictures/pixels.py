@@ -67,7 +67,7 @@ def grey(plane: NDArray[Any], window: tuple[float, float]) -> Pixels:
 def classes(plane: NDArray[Any]) -> Pixels:
     """Return the pixels of labels (rows, columns): a colour for each class, black for 0."""
     numbers = np.nan_to_num(plane).astype(np.int64)
-    pixels = PALETTE[(numbers - 1) % len(PALETTE)]
+    pixels: Pixels = PALETTE[(numbers - 1) % len(PALETTE)]
     pixels[numbers == 0] = 0
     return pixels
 
@@ -89,7 +89,7 @@ def edges(labels: NDArray[Any]) -> NDArray[np.bool_]:
     >>> edges(np.pad(np.ones((3, 3), int), 1)).sum()
     np.int64(8)
     """
-    found = np.zeros(labels.shape, bool)
+    found: NDArray[np.bool_] = np.zeros(labels.shape, bool)
     for axis in range(2):
         ahead: list[Any] = [slice(None), slice(None)]
         behind: list[Any] = [slice(None), slice(None)]
@@ -97,7 +97,8 @@ def edges(labels: NDArray[Any]) -> NDArray[np.bool_]:
         differs = labels[tuple(ahead)] != labels[tuple(behind)]
         found[tuple(ahead)] |= differs
         found[tuple(behind)] |= differs
-    return found & (labels != 0)
+    found &= labels != 0
+    return found
 
 
 def with_outlines(pixels: Pixels, labels: NDArray[Any]) -> Pixels:
@@ -120,7 +121,8 @@ def enlarged(pixels: Pixels, size: tuple[float, float], side: int) -> Pixels:
     scale = side / max(height, width)
     rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
     i = (np.arange(rows) * pixels.shape[0] // rows)[:, None]
-    return pixels[i, np.arange(columns) * pixels.shape[1] // columns]
+    result: Pixels = pixels[i, np.arange(columns) * pixels.shape[1] // columns]
+    return result
 
 
 def png(pixels: Pixels) -> bytes:

@@ -259,7 +259,8 @@ def _levels(volume: Volume, side: int) -> list[int]:
 def _at_level(at: Sequence[int], volume: Volume, level: Volume) -> list[int]:
     world = volume.affine @ (*at, 1)
     index = np.rint(np.linalg.solve(level.affine, world)[:3]).astype(int)
-    return np.clip(index, 0, np.array(level.spatial_shape) - 1).tolist()
+    inside: list[int] = np.clip(index, 0, np.array(level.spatial_shape) - 1).tolist()
+    return inside
 
 
 def _bound(volume: Volume) -> float:

@@ -93,9 +93,10 @@ def scenes_of(thing: Any, look: Look, name: str = "") -> list[Scene]:
     if isinstance(thing, Mapping):
         return [_scene(name, dict(thing), look, {})]
     if isinstance(thing, (Volume, LazyPatch)):
-        is_patch = isinstance(thing, LazyPatch)
+        draws: Mapping[str, Any] = {}
+        if isinstance(thing, LazyPatch) and not _unresolved(thing, look):
+            draws = thing.draws
         title = name or str((thing.volume if isinstance(thing, LazyPatch) else thing).name)
-        draws = thing.draws if is_patch and not _unresolved(thing, look) else {}
         return [_scene(title, {"": thing}, look, draws)]
     array = as_numpy(thing)
     if array.ndim == 5:
@@ -247,7 +248,7 @@ def _refuse_large(patch: LazyPatch) -> None:
 
 def _whole_bytes(patch: LazyPatch) -> int:
     volume = getattr(patch.volume, "stored_volume", patch.volume)
-    return int(np.prod(volume.shape)) * volume.dtype.itemsize
+    return int(np.prod(volume.shape)) * int(volume.dtype.itemsize)
 
 
 def hint_of(layer: Layer) -> str:
