@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any, TextIO
 from weakref import WeakKeyDictionary
 
 from ...core.memory import resident_bytes
+from ...core.progress import DRAWING
 from ...core.validate import is_number
 from .html import box, table
 from .planes import bytes_text
@@ -25,6 +28,7 @@ KEEPS_UP = 0.05
 """Share of waiting below which the loader is not what limits."""
 _LONG_WAIT = 3.0  # seconds without a batch that are worth a line
 _BAR = 24  # characters
+_RECENT = 10  # tables over which rates are taken
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,9 @@ class Watch:
         self.loader = loader
         self._every = every
         self._length: int | None = None
-        self._before = self._first = Snapshot.of(loader)
+        self._first = Snapshot.of(loader)
+        self._recent: deque[Snapshot] = deque([self._first], maxlen=_RECENT)
+        self._draws = False
         self._asked: float | None = None  # when a batch was asked for that has not come
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -203,7 +209,9 @@ class Watch:
             self._length = len(self.loader)
         except (TypeError, NotImplementedError):
             self._length = None
-        self._before = self._first = Snapshot.of(self.loader)
+        self._first = Snapshot.of(self.loader)
+        self._recent = deque([self._first], maxlen=_RECENT)
+        self._draws = DRAWING.acquire(blocking=False)  # no other line is drawn meanwhile
         self._screen, self._stop = _screen(), threading.Event()
         if self._screen is not None:
             args = (self._stop, self._screen)
@@ -219,11 +227,14 @@ class Watch:
         if self._screen is not None:
             self._screen.show(self.rows(self._first), is_last=True)
             self._screen = None
+        if self._draws:
+            self._draws = False
+            DRAWING.release()
 
     def _run(self, stop: threading.Event, screen: _Screen) -> None:
         while not stop.wait(max(self._every, screen.least_seconds)):
-            screen.show(self.rows(self._before))
-            self._before = Snapshot.of(self.loader)
+            screen.show(self.rows(self._recent[0]))
+            self._recent.append(Snapshot.of(self.loader))
 
     def metrics(self) -> dict[str, float]:
         """Return the figures of the run so far, as ``loader.metrics()``."""
@@ -231,7 +242,10 @@ class Watch:
 
     def rows(self, before: Snapshot | None = None) -> list[tuple[str, str]]:
         """Return the rows of the table; rates since a snapshot, by default since the start."""
-        figures = figures_since(self.loader, before or self._first)
+        delivered = self.loader.stats().batches
+        if before is None or delivered == before.batches:
+            before = self._first
+        figures = figures_since(self.loader, before)
         share, batch = figures["loader/waiting_share"], int(figures["loader/batch"])
         done = f"batch {batch} of epoch {int(figures['loader/epoch'])}"
         rate = figures["loader/batches_per_second"]
@@ -244,7 +258,7 @@ class Watch:
         longest = f", {figures['loader/longest_wait_seconds']:.2g} s at most"
         asked = self._asked
         waits = time.perf_counter() - asked if asked is not None else 0.0
-        limit = limit_of(self.loader, share)
+        limit = limit_of(self.loader, share) if delivered else "no batch yet"
         if waits > _LONG_WAIT:
             limit = f"the loader: no batch for {waits:.0f} s"
         failed = {k.rpartition("/")[2]: v for k, v in figures.items() if k.count("/") == 2}
@@ -283,8 +297,8 @@ class _Terminal(_Screen):
         self._file, self._height = file, 0
 
     def show(self, rows: list[tuple[str, str]], *, is_last: bool = False) -> None:
-        width = os.get_terminal_size(self._file.fileno()).columns if self._file.isatty() else 80
-        lines = [f"{name:<9} {text}"[: max(20, width - 1)] for name, text in rows]
+        width = shutil.get_terminal_size().columns
+        lines = [f"{name:<9} {text}"[: width - 1] for name, text in rows]
         back = f"\x1b[{self._height}F\x1b[J" if self._height else ""
         self._file.write(back + "\n".join(lines) + "\n")
         self._file.flush()
