@@ -12,8 +12,8 @@ from .region import OrientedBox as OrientedBox
 from .region import Region as Region
 from .sample import META as META
 from .sample import Sample as Sample
-from .shown import Shown as Shown
-from .shown import ShownVoxels as ShownVoxels
 from .stream import Stream as Stream
+from .views import Viewable as Viewable
+from .views import ViewableVoxels as ViewableVoxels
 
 _export(globals(), [errors])

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 Show = Callable[..., None]
-"""``show(done, total, text="")``: parts that are done, all of them (0 if unknown), present work."""
+"""``show(count, total, text="")``: number of parts, all of them (0 if unknown), present work."""
 
 DELAY = 2.0
 """Seconds before the line is drawn: short work stays silent."""
@@ -51,13 +51,13 @@ def progress_line(
 
 
 def shows_progress(name: str, unit: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let a function with the argument ``progress`` draw a line if it is not given."""
+    """Let a function with the argument ``progress`` draw a line if it has none."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
-            given: Any = kwargs.get("progress")
-            with progress_line(name, unit, given) as show:
+            own: Any = kwargs.get("progress")
+            with progress_line(name, unit, own) as show:
                 kwargs["progress"] = show
                 return function(*args, **kwargs)
 
@@ -66,12 +66,12 @@ def shows_progress(name: str, unit: str) -> Callable[[Callable[P, T]], Callable[
     return decorate
 
 
-def _ignore(done: int, total: int, text: str = "") -> None:
+def _ignore(count: int, total: int, text: str = "") -> None:
     """Draw nothing."""
 
 
 def _without_text(show: Callable[[int, int], None]) -> Show:
-    return lambda done, total, text="": show(done, total)
+    return lambda count, total, text="": show(count, total)
 
 
 def _is_seen() -> bool:
@@ -87,13 +87,13 @@ class _Line:
 
     def __init__(self, name: str, unit: str, text: Callable[[], str]) -> None:
         self._name, self._unit, self._text_of = name, unit, text
-        self._done, self._total, self._text = 0, 0, ""
+        self._count, self._total, self._text = 0, 0, ""
         self._start = time.monotonic()
         self.stop = threading.Event()
 
-    def show(self, done: int, total: int, text: str = "") -> None:
-        """Note how much is done; the thread draws it."""
-        self._done, self._total, self._text = done, total, text
+    def show(self, count: int, total: int, text: str = "") -> None:
+        """Note the present state; the thread draws it."""
+        self._count, self._total, self._text = count, total, text
 
     def run(self) -> None:
         """Draw the line until the work ends, and clear it."""
@@ -108,11 +108,11 @@ class _Line:
 
     def line(self) -> str:
         """Return the name, the count, the time left and the present work."""
-        passed = time.monotonic() - self._start
-        count = f" {self._done}" if self._done else ""
+        seconds = time.monotonic() - self._start
+        count = f" {self._count}" if self._count else ""
         if self._total:
-            left = passed * (self._total - self._done) / self._done if self._done else 0.0
-            count = f" {self._done} of {self._total} {self._unit}".rstrip()
-            count += f", {left:.0f} s left" if left else ""
+            rest = seconds * (self._total - self._count) / self._count if self._count else 0.0
+            count = f" {self._count} of {self._total} {self._unit}".rstrip()
+            count += f", {rest:.0f} s left" if rest else ""
         text = self._text or self._text_of()
-        return f"{self._name}:{count}{f' {text}' if text else ''} ({passed:.0f} s)"
+        return f"{self._name}:{count}{f' {text}' if text else ''} ({seconds:.0f} s)"

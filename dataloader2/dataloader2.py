@@ -20,8 +20,8 @@ from ..core.call_site import WarnOnce
 from ..core.context import holding
 from ..core.errors import BudgetExceeded, LoaderShutDown, RanksAlike
 from ..core.locks import ForkSafeLock
-from ..core.shown import Report
 from ..core.validate import as_flag, validate_int
+from ..core.views import Report
 from ..datapipes.background_iterator import STOP_SECONDS
 from ..datapipes.case_names import FOLDERS
 from ..datapipes.cases import hold_listings, take_listings

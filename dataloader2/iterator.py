@@ -23,13 +23,13 @@ from typing import Any, NoReturn
 import torch
 
 from ..batching.job import BatchResult, ErrorPolicy, Failure
-from ..core import CallSite, Shown
+from ..core import CallSite, Viewable
 from ..core.context import RUNNING_PASS
 from ..core.errors import IteratorInvalidated, NotPicklable, TooManyFailures, VoxpipeError
 from ..core.locks import DeferredActs, ForkSafeLock
 from ..core.progress import progress_line
-from ..core.shown import call_extension
 from ..core.validate import validate_int
+from ..core.views import call_extension
 from ..first_use import consult, extensions
 from ..graph import Traits, traits_of, walk
 from ..reading_services import Epoch
@@ -121,7 +121,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Stats(Shown):
+class Stats(Viewable):
     """Figures of one loader, all epochs together."""
 
     epoch: int

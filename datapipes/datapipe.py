@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..batching.job import Failure, Instruction, apply_transforms, describe_failure
-from ..core import CallSite, Sample, Shown, errors
+from ..core import CallSite, Sample, Viewable, errors
 from ..core.call_site import CREDENTIALS, call_text, caller
 from ..core.context import ContextKey, holding
 from ..core.errors import add_location
 from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
-from ..core.shown import Report, call_extension
 from ..core.suggest import FOREIGN_ARGUMENTS, RECIPES, closest
+from ..core.views import Report, call_extension
 from ..first_use import extensions, leave_out_name, names_at
 from ..graph import Pipe, Traits, chain_code, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
@@ -247,7 +247,7 @@ def refuse_too_many(name: str, constructor: Any, args: Sequence[Any]) -> None:
     raise TypeError(f"{name}() takes {takes} by place, and was given {len(values)} values{hint}")
 
 
-class PipeBase(Shown):
+class PipeBase(Viewable):
     """Base of both kinds of pipes: its place in the user's code, and its arguments."""
 
     form_name: ClassVar[str] = ""  # name of the chained form

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import Grid, Shown
+from ..core import Grid, Viewable
 from ..core.call_site import looking_ahead, warn
 from ..core.errors import (
     GraphError,
@@ -78,7 +78,7 @@ Task = tuple[Volume, str, str]  # a volume, its case and its key
 
 
 @dataclass(frozen=True)
-class CheckReport(Shown):
+class CheckReport(Viewable):
     """The findings of a check."""
 
     findings: tuple[Finding, ...]

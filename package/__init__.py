@@ -46,7 +46,7 @@ __getattr__, __dir__ = at_first_use(globals(), _HOMES, _MODULES.split())
 
 # A notebook shows batches, which are mappings, by the renderer of an extension.
 if _shell := getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)():
-    import_at_once(".core.shown", __name__).show_in(_shell)
+    import_at_once(".core.views", __name__).show_in(_shell)
 
 # Chained forms are attributes of torch's datapipes: if those are loaded, load ours. Otherwise the
 # first public name that needs torch imports both.

@@ -15,7 +15,7 @@ from contextlib import suppress
 from importlib.metadata import EntryPoint
 from traceback import extract_tb
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from . import __version__
 from .core.errors import UsageError, VoxpipeError
@@ -34,6 +34,7 @@ class _CommandParser(argparse.ArgumentParser):
     """The parser of one command, whose module is imported when the command is given."""
 
     point: EntryPoint
+    is_json = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         module = load(self.point)
@@ -45,7 +46,13 @@ class _CommandParser(argparse.ArgumentParser):
         self.add_argument("--json", action="store_true", help=what)
         module.add_arguments(self)
         self.set_defaults(run=module.run)
+        self.is_json = "--json" in (args or ())
         return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        if self.is_json:
+            _print_error("UsageError", message, f"voxpipe {self.point.name} --help")
+        super().error(message)
 
 
 class _Program(argparse.ArgumentParser):
@@ -141,9 +148,13 @@ def _fail(options: argparse.Namespace, error: Exception, text: str) -> int:
     """Print an error, with ``--json`` as a document too, and return the exit status."""
     _remark(text)
     if getattr(options, "json", False):
-        message = {"type": type(error).__name__, "message": public_text(str(error))}
-        print(json.dumps({"error": message | {"do": getattr(error, "do", "")}}))
+        message = getattr(error, "message", "") or public_text(str(error))
+        _print_error(type(error).__name__, message, getattr(error, "do", ""))
     return _USAGE_EXIT if isinstance(error, UsageError) else _BAD_DATA_EXIT
+
+
+def _print_error(kind: str, message: str, do: str) -> None:
+    print(json.dumps({"error": {"type": kind, "message": message, "do": do}}))
 
 
 def _remark(text: object) -> None:

@@ -14,8 +14,9 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 # decision 0043 says which. Items by number and manifests by columns had a budget of none: decision
 # 0044 says how many lines they took, and which they replaced.
 #
-# Workers of a cluster have a budget of 1 800 lines in both parts.
-PARTS = {"engine": (237, 67_640), "extensions": (62, 14_720)}
+# Workers of a cluster have a budget of 1 800 lines in both parts. The commands took 360 lines from
+# the engine, and have 2 430 in extensions.
+PARTS = {"engine": (237, 67_640), "extensions": (71, 16_360)}
 FOLDERS = 35
 SMALL = 3
 CIRCLES = 0

@@ -153,7 +153,7 @@ def resolve_backend(request: BackendRequest) -> Any | None:
         factory, reader = _factory_of(reader, request), None
     elif reader is not None:
         factory = getattr(reader, "create_backend", partial(_call_reader, reader))
-    elif (entry := _matching(request)) is None:
+    elif (entry := matching_entry(request)) is None:
         return None
     else:
         factory = entry.factory
@@ -194,7 +194,7 @@ def _recognises(entry: _Matcher, request: BackendRequest) -> bool:
         raise reader_error(error, reader, "recognising", _name_of(request))  # noqa: B904  it has its cause
 
 
-def _matching(request: BackendRequest) -> _Matcher | None:
+def matching_entry(request: BackendRequest) -> _Matcher | None:
     """Return the first entry that matches; import packages only if no other entry does."""
     own = (entry for entry in tuple(BEFORE) if _recognises(entry, request))
     # The suffix of a file decides first; formats that look into folders come later.
@@ -221,7 +221,7 @@ def with_affine(backend: Any, request: BackendRequest) -> Any:
 
 def is_recognised(request: BackendRequest) -> bool:
     """Return whether a registered backend recognises ``request``; opens nothing."""
-    return _matching(request) is not None
+    return matching_entry(request) is not None
 
 
 def registered_names() -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Write a manifest of a data set: headers, statistics, versions.
 
 Write a manifest: shape, affine, type, layout, statistics (mean, range, percentiles, class counts)
-and version of every volume. vp.from_manifest() then plans without opening a file. Given again, only
-volumes that changed are read, and after an interruption only those that were not.
+and version of every volume. With it, vp.from_manifest() plans without opening a file. Given again,
+the command reads only volumes that changed, and after an interruption only the remaining ones.
 
 example: voxpipe index scans -o scans.json
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import warnings
@@ -52,17 +53,22 @@ def warnings_as_remarks() -> Iterator[None]:
 
 def print_json(document: Any) -> None:
     """Print a JSON document on stdout; arrays become lists, other objects their texts."""
-    print(json.dumps(document, indent=2, ensure_ascii=False, default=_json_value))
+    print(json.dumps(_json_of(document), indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def _json_value(thing: Any) -> Any:
+def _json_of(thing: Any) -> Any:
+    """Return JSON values; JSON has no NaN and no infinity, which become null."""
     if isinstance(thing, (np.ndarray, np.generic)):
-        return thing.tolist()
-    if isinstance(thing, (set, frozenset)):
-        return sorted(thing, key=str)
+        return _json_of(thing.tolist())
     if isinstance(thing, Mapping):
-        return dict(thing)
-    return str(thing)
+        return {str(key): _json_of(value) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return [_json_of(value) for value in thing]
+    if isinstance(thing, (set, frozenset)):
+        return sorted(map(str, thing))
+    if isinstance(thing, float):
+        return thing if math.isfinite(thing) else None
+    return thing if thing is None or isinstance(thing, (str, int)) else str(thing)
 
 
 def _console() -> Any:

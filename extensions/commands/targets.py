@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,37 @@ def cases_of(
         raise SampleError(str(error), do='Write image="imagesTr/*_0000.nii.gz".') from error
 
 
+def is_name_of_object(text: str) -> bool:
+    """Return whether a text is ``module:NAME``, and no path or URL."""
+    module, _, name = text.rpartition(":")
+    is_name = bool(module) and name.isidentifier()
+    return is_name and not is_url(text) and not os.path.exists(text)
+
+
+def attribute_of(text: str) -> Any:
+    """Return the object of ``module:NAME`` or ``file.py:NAME``, as it is.
+
+    Raises
+    ------
+    SampleError
+        There is no such module or name.
+    """
+    module, _, name = text.rpartition(":")
+    file = Path(module)
+    if file.suffix == ".py" and not file.exists():
+        raise SampleError(f"{module} does not exist.", do="Write module:NAME or file.py:NAME.")
+    sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
+    try:
+        return getattr(importlib.import_module(file.stem if file.suffix else module), name)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise _no_object(text, error) from error
+
+
+def _no_object(text: str, error: Exception) -> SampleError:
+    do = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
+    return SampleError(f"{text} is no chain: {error}.", do=do)
+
+
 def object_of(text: str) -> Any:
     """Return the object of ``module:NAME`` or ``file.py:NAME``; None if the text is a place.
 
@@ -118,23 +150,16 @@ def object_of(text: str) -> Any:
     SampleError
         There is no such module or name, or the function needs arguments.
     """
-    module, _, name = text.rpartition(":")
-    is_name = bool(module) and name.isidentifier()
-    if not is_name or is_url(text) or os.path.exists(text):
+    if not is_name_of_object(text):
         return None
-    file = Path(module)
-    if file.suffix == ".py" and not file.exists():
-        raise SampleError(f"{module} does not exist.", do="Write module:NAME or file.py:NAME.")
-    sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
+    thing = attribute_of(text)
+    if not inspect.isroutine(thing):
+        return thing
     try:
-        thing = getattr(importlib.import_module(file.stem if file.suffix else module), name)
-        if inspect.isroutine(thing):
-            inspect.signature(thing).bind()
-    except (ImportError, AttributeError, SyntaxError, TypeError) as error:
-        what = f"{text} is no chain: {error}."
-        do = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
-        raise SampleError(what, do=do) from error
-    return thing() if inspect.isroutine(thing) else thing
+        inspect.signature(thing).bind()
+    except TypeError as error:
+        raise _no_object(text, error) from error
+    return thing()
 
 
 def open_target(text: str, arguments: argparse.Namespace) -> Any:
@@ -174,6 +199,44 @@ def open_target(text: str, arguments: argparse.Namespace) -> Any:
     return pipe_of(cases, store)
 
 
+@contextmanager
+def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
+    """Yield the loader of a target, with seed 0 if it is a pipe or a place; shut it down after.
+
+    A place becomes a chain that opens its volumes.
+
+    Raises
+    ------
+    SampleError
+        ``module:NAME`` is neither a pipe nor a loader nor a list of cases.
+    """
+    from ...dataloader2 import DataLoader2
+    from ...diagnosing.check_data import pipe_of
+    from ...graph import is_pipe
+    from ...volumes import Volume
+
+    target = open_target(text, arguments)
+    if isinstance(target, Volume):
+        target = [{"image": target}]
+    if not isinstance(target, DataLoader2):
+        is_list = isinstance(target, (list, tuple))
+        if not (is_pipe(target) or is_list):
+            what = f"{text} is no chain: it is of type {type(target).__name__}."
+            raise SampleError(what, do="Name a pipe, a DataLoader2 or a function of one.")
+        has_name = is_name_of_object(text)
+        pipe = pipe_of(target, None)
+        target = DataLoader2(pipe if has_name and not is_list else opening(pipe, arguments), seed=0)
+    with target as loader:
+        yield loader
+
+
+def opening(pipe: Any, arguments: argparse.Namespace) -> Any:
+    """Return a pipe of cases with its volumes open."""
+    store = store_options(arguments, arguments.target, *arguments.patterns)
+    own = {} if arguments.labels is None else {"labels": arguments.labels}
+    return pipe.open_volume(storage_options=store, **own, **dict(arguments.reader))
+
+
 def volumes_in(target: Any, arguments: argparse.Namespace) -> Iterator[tuple[str, str, Any]]:
     """Yield case, key and ``Volume`` of everything in a target; reads no header.
 
@@ -191,8 +254,7 @@ def volumes_in(target: Any, arguments: argparse.Namespace) -> Iterator[tuple[str
     pipe = pipe_of(target.datapipe if isinstance(target, DataLoader2) else target, store)
     source = next((each for each in walk(pipe) if traits_of(each).opens), None)
     if source is None:
-        own = {} if arguments.labels is None else {"labels": arguments.labels}
-        source = pipe.open_volume(storage_options=store, **own, **dict(arguments.reader))
+        source = opening(pipe, arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelyLabel)
         for sample in source:

@@ -57,8 +57,8 @@ def facts_of_volume(volume: Volume) -> Rows:
 def _facts_of_header(volume: Volume) -> Iterator[tuple[str, str]]:
     header, affine = volume.header, volume.affine
     yield "shape", f"{sizes_text(header.shape)}  (C, I, J, K)"
-    stored = "" if header.disk_dtype == volume.dtype else f", stored as {header.disk_dtype.str}"
-    yield "type", f"{volume.dtype}{stored}"
+    disk = "" if header.disk_dtype == volume.dtype else f", stored as {header.disk_dtype.str}"
+    yield "type", f"{volume.dtype}{disk}"
     in_unit = f"  ({volume.lengths})" if volume.lengths and header.file_unit != "mm" else ""
     yield "spacing", f"{' x '.join(f'{s:.4g}' for s in volume.spacing)} mm{in_unit}"
     if has_directions(affine):
@@ -211,8 +211,8 @@ def cost_text(pipe: Pipe) -> str:
 def text_of(rows: Rows) -> str:
     """Return rows as lines in two columns."""
     width = max((len(name) for name, _ in rows), default=0)
-    indented = (text.replace("\n", f"\n{' ' * (width + 2)}") for _, text in rows)
-    pairs = zip((name for name, _ in rows), indented, strict=True)
+    texts = (text.replace("\n", f"\n{' ' * (width + 2)}") for _, text in rows)
+    pairs = zip((name for name, _ in rows), texts, strict=True)
     return "\n".join(f"{name:<{width}}  {text}".rstrip() for name, text in pairs)
 
 

@@ -22,7 +22,7 @@ from .scenes import Layer, Look, Scene, hint_of, scenes_of
 
 _WIDTH = 2.6  # inches of a plane
 _TEXT_WIDTH = 3.2  # inches of the column of draws
-_MOST_LINES = 14  # of draws beside an item
+_MOST_LINES = 14  # of the draws of an item
 _MOST_LENGTH = 58  # characters of a line
 _MOST_CONTOURS = 24  # classes of one plane
 
@@ -143,7 +143,7 @@ def _scenes_of_chain(pipe: Pipe, count: int, at: Sequence[int] | None) -> list[S
 
 
 def figure_of(scenes: Sequence[Scene], title: str = "") -> Any:
-    """Return a figure with a row for each image of each scene, and the draws beside it."""
+    """Return a figure with a row for each image of each scene, and its draws."""
     rows = [(scene, layer) for scene in scenes for layer in scene.images]
     columns = max((len(layer.planes) for _, layer in rows), default=1) or 1
     has_draws = any(scene.draws for scene in scenes)
@@ -207,12 +207,12 @@ def draw_plane(
     """Draw one plane with its letters, its index and a scale bar in millimetres."""
     extent = _extent(plane)
     axes.imshow(image_of(plane.voxels, kind, window), extent=extent, interpolation="nearest")
-    left, right, bottom, top = plane.view.letters
+    west, east, south, north = plane.view.letters
     style: dict[str, Any] = {"color": "white", "fontsize": 8, "fontweight": "bold"}
     style |= {"transform": axes.transAxes, "bbox": {"color": "#0006", "pad": 1, "lw": 0}}
     for x, y, letter, ha, va in (
-        *((0.01, 0.5, left, "left", "center"), (0.99, 0.5, right, "right", "center")),
-        *((0.5, 0.01, bottom, "center", "bottom"), (0.5, 0.99, top, "center", "top")),
+        *((0.01, 0.5, west, "left", "center"), (0.99, 0.5, east, "right", "center")),
+        *((0.5, 0.01, south, "center", "bottom"), (0.5, 0.99, north, "center", "top")),
     ):
         if letter:
             axes.text(x, y, letter, ha=ha, va=va, **style)

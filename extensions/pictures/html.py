@@ -19,7 +19,7 @@ from .pixels import (
     bar_length,
     colour_of,
     data_url,
-    enlarged,
+    enlarge,
     image_of,
     shared_window,
     with_outlines,
@@ -82,15 +82,15 @@ def table(rows: Rows) -> str:
 
 def picture(plane: Plane, pixels: Any, side: int, *, has_bar: bool) -> str:
     """Return a plane with letters at its sides, a scale bar and its index."""
-    shown = enlarged(pixels, plane.pixel, side)
-    height, width = shown.shape[:2]
+    image = enlarge(pixels, plane.pixel, side)
+    height, width = image.shape[:2]
     scale = side / max(pixels.shape[0] * plane.pixel[0], pixels.shape[1] * plane.pixel[1])
-    left, right, bottom, top = map(escape, plane.view.letters)
+    west, east, south, north = map(escape, plane.view.letters)
     marks = [
-        f'<span style="{_MARK};left:3px;top:{height / 2 - 8:.0f}px">{left}</span>',
-        f'<span style="{_MARK};right:3px;top:{height / 2 - 8:.0f}px">{right}</span>',
-        f'<span style="{_MARK};left:{width / 2 - 4:.0f}px;bottom:2px">{bottom}</span>',
-        f'<span style="{_MARK};left:{width / 2 - 4:.0f}px;top:1px">{top}</span>',
+        f'<span style="{_MARK};left:3px;top:{height / 2 - 8:.0f}px">{west}</span>',
+        f'<span style="{_MARK};right:3px;top:{height / 2 - 8:.0f}px">{east}</span>',
+        f'<span style="{_MARK};left:{width / 2 - 4:.0f}px;bottom:2px">{south}</span>',
+        f'<span style="{_MARK};left:{width / 2 - 4:.0f}px;top:1px">{north}</span>',
     ]
     if has_bar:
         length = bar_length(width / scale)
@@ -98,7 +98,7 @@ def picture(plane: Plane, pixels: Any, side: int, *, has_bar: bool) -> str:
         marks.append(f'<span style="{_MARK};{style}">{plane.length_text(length)}</span>')
     name = plane.caption
     image = (
-        f'<img src="{data_url(shown)}" alt="{escape(name)}" width="{width}" height="{height}" '
+        f'<img src="{data_url(image)}" alt="{escape(name)}" width="{width}" height="{height}" '
         'style="display:block;margin:0;image-rendering:pixelated">'
     )
     style = f"position:relative;line-height:1.2;width:{width}px"
@@ -125,14 +125,14 @@ def legend(labels: Sequence[Layer]) -> str:
     """Return the colours of the classes in the planes."""
     planes = [plane.voxels[0] for one in labels for plane in one.planes]
     numbers = (np.unique(np.nan_to_num(plane).astype(np.int64)).tolist() for plane in planes)
-    found = sorted(set().union(*numbers) - {0})
+    classes = sorted(set().union(*numbers) - {0})
     names = "".join(
         f'<span style="margin-right:8px"><span style="display:inline-block;width:9px;height:9px;'
         f'background:rgb{colour_of(number)}"></span> {number}</span>'
-        for number in found[:_MOST_CLASSES]
+        for number in classes[:_MOST_CLASSES]
     )
-    more = f"and {len(found) - _MOST_CLASSES} more" if len(found) > _MOST_CLASSES else ""
-    return f"<div>classes: {names}{more}</div>" if found else ""
+    more = f"and {len(classes) - _MOST_CLASSES} more" if len(classes) > _MOST_CLASSES else ""
+    return f"<div>classes: {names}{more}</div>" if classes else ""
 
 
 def scene_html(scene: Scene, side: int) -> str:
@@ -152,18 +152,18 @@ def _pictures(thing: Any, side: int = _SIDE) -> str:
 
 
 def volume_html(volume: Volume) -> str:
-    """Return the facts of a volume beside three planes; reads a bounded number of bytes."""
+    """Return the facts of a volume, and three planes; reads a bounded number of bytes."""
     rows = facts.facts_of_volume(volume)
     has_error = rows[-1][0] == "error"
     return box(row(table(rows), "" if has_error else f"<div>{_pictures(volume)}</div>"))
 
 
 def patch_html(patch: LazyPatch) -> str:
-    """Return the facts of a patch beside three planes; reads a bounded number of bytes."""
+    """Return the facts of a patch, and three planes; reads a bounded number of bytes."""
     rows = facts.facts_of_patch(patch)
     has_error = rows[-1][0] == "error"
-    left = f'<div style="max-width:560px">{table(rows)}</div>'
-    return box(row(left, "" if has_error else f"<div>{_pictures(patch)}</div>"))
+    text = f'<div style="max-width:560px">{table(rows)}</div>'
+    return box(row(text, "" if has_error else f"<div>{_pictures(patch)}</div>"))
 
 
 def sample_html(sample: Sample) -> str:
@@ -180,16 +180,16 @@ def mapping_html(thing: Mapping[str, Any]) -> str:
     items = []
     for scene in scenes_of(thing, _LOOK):
         title = f'<div style="font-weight:600">{escape(scene.title)}</div>'
-        drawn = table([*scene.draws]) if scene.draws else ""
-        left = f"<div>{title}{scene_html(scene, _SMALL)}</div>"
+        draws = table([*scene.draws]) if scene.draws else ""
+        pictures = f"<div>{title}{scene_html(scene, _SMALL)}</div>"
         style = f"{_ROW};border-top:1px solid #8884;padding-top:4px"
-        items.append(f'<div style="{style}">{left}<div>{drawn}</div></div>')
+        items.append(f'<div style="{style}">{pictures}<div>{draws}</div></div>')
     return box(table(entries), *items, _rest(thing, len(items)))
 
 
-def _rest(batch: Mapping[str, Any], shown: int) -> str:
+def _rest(batch: Mapping[str, Any], size: int) -> str:
     count = len(batch["meta"])
-    return f"<div>and {count - shown} more items</div>" if count > shown else ""
+    return f"<div>and {count - size} more items</div>" if count > size else ""
 
 
 def chain_html(pipe: DataPipe) -> str:

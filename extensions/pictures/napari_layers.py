@@ -22,14 +22,14 @@ Layer = tuple[Any, dict[str, Any], str]
 """``(data, arguments, type)``, the layer data of napari."""
 # World axes of napari grow to the right, down and into the screen: left, posterior, superior.
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
-_REVERSED = [2, 1, 0]  # napari shows the last two axes: rows are y, columns are x
+_ZYX = [2, 1, 0]  # napari shows the last two axes: rows are y, columns are x
 _RANKS = (0.5, 99.5)  # percentiles in a manifest that become black and white
 
 
 class LazyArray:
     """Voxels (K, J, I) of one channel, which are read when they are indexed.
 
-    It has what napari needs of an array: shape, type, axes, items, and ``numpy.asarray()``.
+    It has the members that napari uses of an array: shape, type, axes, items, and ``numpy.asarray()``.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class LazyArray:
             empty: NDArray[Any] = np.empty(shape, self.dtype)[rest]
             return empty
         starts, stops = zip(*reversed(boxes), strict=True)
-        voxels = self._read(Region(starts, stops))[self._channel].transpose(_REVERSED)
+        voxels = self._read(Region(starts, stops))[self._channel].transpose(_ZYX)
         part: NDArray[Any] = voxels.astype(self.dtype, copy=False)[rest]
         return part
 
@@ -87,10 +87,10 @@ class LazyArray:
 def _complete(index: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return an index with an entry for each of three axes."""
     places = [number for number, one in enumerate(index) if one is Ellipsis]
-    given = len(index) - len(places)
-    if given > 3 or len(places) > 1:
+    count = len(index) - len(places)
+    if count > 3 or len(places) > 1:
         raise IndexError(f"an index of (K, J, I) has 3 entries, got {index!r}")
-    fill = (slice(None),) * (3 - given)
+    fill = (slice(None),) * (3 - count)
     at = places[0] if places else len(index)
     return (*index[:at], *fill, *index[at + len(places) :])
 
@@ -131,14 +131,14 @@ def to_napari(thing: Volume | LazyPatch, **options: Any) -> list[Layer]:
     levels: list[Any] = [thing]
     statistics = None
     if isinstance(thing, LazyPatch):
-        name, unit, stored = thing.volume.name, "mm", thing.affine
+        name, unit, place = thing.volume.name, "mm", thing.affine
     else:
         count = 1 + len(coarser_levels(thing))
         levels = [at_level(thing, number) for number in range(count)]
-        name, unit, stored = thing.name, thing.header.file_unit or "mm", thing.affine
+        name, unit, place = thing.name, thing.header.file_unit or "mm", thing.affine
         statistics = thing.recorded_statistics
     is_label = thing.kind == "label"
-    arguments = _place(thing.affine, unit, has_directions(stored))
+    arguments = _place(thing.affine, unit, has_directions(place))
     arguments["metadata"] = {"source": name}
     if statistics is not None and not is_label and all(map(statistics.keeps, _RANKS)):
         low, high = (statistics.percentile(rank) for rank in _RANKS)
@@ -161,12 +161,12 @@ def _lazy(level: Any, channel: int, *, is_label: bool) -> LazyArray:
         dtype = np.dtype("u1" if dtype.kind == "b" else "i4")
     dtype = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
     if isinstance(level, LazyPatch):
-        kept: list[NDArray[Any]] = []
+        cache: list[NDArray[Any]] = []
 
         def part(region: Region) -> NDArray[Any]:
-            if not kept:
-                kept.append(level.realize())
-            return kept[0][(slice(None), *region.slices)]
+            if not cache:
+                cache.append(level.realize())
+            return cache[0][(slice(None), *region.slices)]
 
         return LazyArray(part, level.shape[1:], dtype, channel)
 
@@ -182,7 +182,7 @@ def _place(affine: NDArray[np.float64], unit: str, directions: bool) -> dict[str
     factor = MILLIMETRES.get(unit, 1.0)
     world = _LPS @ affine if directions else affine.copy()
     world[:3] /= factor
-    order = [*_REVERSED, 3]
+    order = [*_ZYX, 3]
     matrix = world[np.ix_(order, order)]
     scale = np.linalg.norm(matrix[:3, :3], axis=0)
     scale = np.where(scale > 0, scale, 1.0)

@@ -15,7 +15,7 @@ from .planes import Plane
 
 PERCENTILES = (0.5, 99.5)
 """Values that become black and white."""
-# Colours of classes, which a person with a colour vision deficiency can tell apart (Okabe, Ito).
+# Colours of classes, for all kinds of colour vision (Okabe, Ito).
 PALETTE = np.array(
     [
         *((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66)),
@@ -57,10 +57,10 @@ def colour_of(label: int) -> tuple[int, int, int]:
 def grey(plane: NDArray[Any], window: tuple[float, float]) -> Pixels:
     """Return the pixels of values (rows, columns) in a window; those that are NaN are dark red."""
     low, high = window
-    scaled = (plane.astype(np.float64) - low) / (high - low)
-    bytes_ = (np.clip(np.nan_to_num(scaled, nan=0.0), 0, 1) * 255).round().astype(np.uint8)
+    ratio = (plane.astype(np.float64) - low) / (high - low)
+    bytes_ = (np.clip(np.nan_to_num(ratio, nan=0.0), 0, 1) * 255).round().astype(np.uint8)
     pixels = np.repeat(bytes_[..., None], 3, axis=-1)
-    pixels[np.isnan(scaled)] = (96, 0, 0)
+    pixels[np.isnan(ratio)] = (96, 0, 0)
     return pixels
 
 
@@ -89,16 +89,16 @@ def edges(labels: NDArray[Any]) -> NDArray[np.bool_]:
     >>> edges(np.pad(np.ones((3, 3), int), 1)).sum()
     np.int64(8)
     """
-    found: NDArray[np.bool_] = np.zeros(labels.shape, bool)
+    outline: NDArray[np.bool_] = np.zeros(labels.shape, bool)
     for axis in range(2):
         ahead: list[Any] = [slice(None), slice(None)]
         behind: list[Any] = [slice(None), slice(None)]
         ahead[axis], behind[axis] = slice(1, None), slice(None, -1)
         differs = labels[tuple(ahead)] != labels[tuple(behind)]
-        found[tuple(ahead)] |= differs
-        found[tuple(behind)] |= differs
-    found &= labels != 0
-    return found
+        outline[tuple(ahead)] |= differs
+        outline[tuple(behind)] |= differs
+    outline &= labels != 0
+    return outline
 
 
 def with_outlines(pixels: Pixels, labels: NDArray[Any]) -> Pixels:
@@ -107,12 +107,12 @@ def with_outlines(pixels: Pixels, labels: NDArray[Any]) -> Pixels:
     if labels.shape != (rows, columns):
         i = (np.arange(rows) * labels.shape[0] // rows)[:, None]
         labels = labels[i, np.arange(columns) * labels.shape[1] // columns]
-    found, result = edges(labels), pixels.copy()
-    result[found] = classes(labels)[found]
+    outline, result = edges(labels), pixels.copy()
+    result[outline] = classes(labels)[outline]
     return result
 
 
-def enlarged(pixels: Pixels, size: tuple[float, float], side: int) -> Pixels:
+def enlarge(pixels: Pixels, size: tuple[float, float], side: int) -> Pixels:
     """Return pixels of equal height and width in millimetres, ``side`` along the longer side.
 
     ``size`` is the height and width of one pixel.

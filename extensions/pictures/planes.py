@@ -138,12 +138,12 @@ def _letter(direction: NDArray[np.float64]) -> str:
 
 def _closest_axes(steps: NDArray[np.float64]) -> list[int]:
     """Return the world axis that each voxel axis is closest to, each once."""
-    world, left = [-1, -1, -1], np.abs(steps)
+    world, rest = [-1, -1, -1], np.abs(steps)
     for _ in range(3):
-        row, column = np.unravel_index(left.argmax(), left.shape)
+        row, column = np.unravel_index(rest.argmax(), rest.shape)
         world[int(column)] = int(row)
-        left = left.copy()
-        left[row], left[:, column] = -1, -1
+        rest = rest.copy()
+        rest[row], rest[:, column] = -1, -1
     return world
 
 
@@ -209,24 +209,24 @@ def _regions(
     like: Affine | None = None,
 ) -> list[tuple[View, Region]]:
     point = [n // 2 for n in shape] if at is None else list(at)
-    found = []
+    pairs = []
     for view in views_of(affine, directions=directions, like=like):
         others = [n for a, n in enumerate(shape) if a != view.axis]
         if min(others) == 1 and max(shape) > 1 and shape[view.axis] > 1:
             continue  # of a slice: this plane would be a line
         start, stop = [0, 0, 0], list(shape)
         start[view.axis], stop[view.axis] = point[view.axis], point[view.axis] + 1
-        found.append((view, Region((start[0], start[1], start[2]), (stop[0], stop[1], stop[2]))))
-    return found
+        pairs.append((view, Region((start[0], start[1], start[2]), (stop[0], stop[1], stop[2]))))
+    return pairs
 
 
 def read_planes(
-    volume: Volume, *, side: int, at: Sequence[int] | None = None, bounded: bool = False
+    volume: Volume, *, side: int, at: Sequence[int] | None = None, has_limit: bool = False
 ) -> list[Plane]:
     """Return planes of a volume, of the coarsest level with ``side`` voxels on its longest side.
 
-    ``at`` is an index of the volume, by default its middle. With ``bounded``, a volume whose planes
-    need many bytes raises `TooManyBytes`; a coarser level is tried before.
+    ``at`` is an index of the volume, by default its middle. With ``has_limit``, planes of many bytes
+    raise `TooManyBytes`, unless a coarser level needs fewer.
     """
     directions = has_directions(volume.affine)
     costs = []
@@ -236,7 +236,7 @@ def read_planes(
         shape, affine = level.spatial_shape, level.affine
         regions = [region for _, region in _regions(shape, affine, point, directions)]
         costs.append(bytes_needed(level, regions))
-        if not bounded or costs[-1] <= _bound(volume):
+        if not has_limit or costs[-1] <= _limit_of(volume):
             planes = _planes(partial(_values, level), shape, affine, point, directions)
             return [replace(plane, level=number) for plane in planes]
     raise TooManyBytes(min(costs))
@@ -263,7 +263,7 @@ def _at_level(at: Sequence[int], volume: Volume, level: Volume) -> list[int]:
     return inside
 
 
-def _bound(volume: Volume) -> float:
+def _limit_of(volume: Volume) -> float:
     whole = math.prod(volume.shape) * volume.disk_dtype.itemsize
     return min(REMOTE_BYTES, whole // 2) if is_remote(volume) else LOCAL_BYTES
 

@@ -187,5 +187,5 @@ def pair_html(pair: Pair) -> str:
         for name, scene in scenes
         if scene is not None
     ]
-    drawn = table([*pair.after.draws]) if pair.after.draws else ""
-    return f"<h4>{escape(pair.after.title)}</h4>{row(*sides, drawn)}"
+    draws = table([*pair.after.draws]) if pair.after.draws else ""
+    return f"<h4>{escape(pair.after.title)}</h4>{row(*sides, draws)}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from ...core.shown import Report
+from ...core.views import Report
 from ...diagnosing import Diagnosis, Measurement
 from ...diagnosing.check_data import CheckReport
 from ...diagnosing.cost_model import STAGES, short_number
@@ -94,8 +94,8 @@ def check_html(report: CheckReport) -> str:
     more = f"<div>and {len(bad) - len(rows)} more</div>" if len(bad) > len(rows) else ""
     keys = {key: [size for size in sizes if size] for key, sizes in report.lengths.items()}
     sizes = [f"{key}: {', '.join(every[:5])}" for key, every in keys.items() if every]
-    found = columns(("case", "key", "error", "reason"), rows) if rows else ""
-    return box(head, found, more, *(f"<div>{escape(line)}</div>" for line in sizes))
+    rows_html = columns(("case", "key", "error", "reason"), rows) if rows else ""
+    return box(head, rows_html, more, *(f"<div>{escape(line)}</div>" for line in sizes))
 
 
 def text_html(thing: Any) -> str:

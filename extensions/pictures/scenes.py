@@ -1,4 +1,4 @@
-"""Scenes: the planes of all volumes of one case, from anything that can be shown."""
+"""Scenes: the planes of all volumes of one case, from anything that can be items."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .planes import (
 )
 
 MOST_ITEMS = 8
-"""Items of a batch that are shown."""
+"""Items of a batch that are items."""
 _MOST_CLASSES = 32  # distinct numbers of an integer array that are taken for classes
 _AT_ONCE = "vp.show(x) reads and shows them"
 
@@ -44,7 +44,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Scene:
-    """The volumes of one case on one grid, and what was drawn for it."""
+    """The volumes of one case on one grid, and the draws of the case."""
 
     title: str
     layers: Sequence[Layer]
@@ -94,7 +94,7 @@ def scenes_of(thing: Any, look: Look, name: str = "") -> list[Scene]:
         return [_scene(name, dict(thing), look, {})]
     if isinstance(thing, (Volume, LazyPatch)):
         draws: Mapping[str, Any] = {}
-        if isinstance(thing, LazyPatch) and not _unresolved(thing, look):
+        if isinstance(thing, LazyPatch) and not _needs_pass(thing, look):
             draws = thing.draws
         title = name or str((thing.volume if isinstance(thing, LazyPatch) else thing).name)
         return [_scene(title, {"": thing}, look, draws)]
@@ -114,9 +114,9 @@ def as_numpy(thing: Any) -> NDArray[Any]:
         thing = thing.float() if "bfloat16" in str(thing.dtype) else thing
     array = np.asarray(thing)
     if array.dtype.kind not in "biufc" or not 2 <= array.ndim <= 5:
-        what = f"{type(thing).__name__} of shape {array.shape}"
+        kind = f"{type(thing).__name__} of shape {array.shape}"
         msg = (
-            f"show() draws volumes, patches, samples, batches, pipes, paths and arrays, got {what}"
+            f"show() draws volumes, patches, samples, batches, pipes, paths and arrays, got {kind}"
         )
         raise TypeError(msg)
     return np.abs(array) if array.dtype.kind == "c" else array
@@ -129,7 +129,7 @@ def _scene_of_sample(sample: Sample, look: Look) -> Scene:
         patch: Any = value if isinstance(value, LazyPatch) else sample.patches.get(key)
         things[key] = value
         if isinstance(patch, LazyPatch):
-            if not _unresolved(patch, look):
+            if not _needs_pass(patch, look):
                 draws.update(patch.draws)
             if patch is not value and hasattr(value, "shape"):
                 directions = has_directions(_stored_affine(patch))
@@ -154,27 +154,27 @@ def _scenes_of_batch(batch: Mapping[str, Any], look: Look) -> Iterator[Scene]:
             if source is None:
                 things[key] = array
                 continue
-            stored = np.array(source["plan"]["source"]["affine"])
-            affine, directions = np.array(source["affine"]), has_directions(stored)
+            base = np.array(source["plan"]["source"]["affine"])
+            affine, directions = np.array(source["affine"]), has_directions(base)
             things[key] = Voxels(array, affine, _kind_of(key, array), directions)
         yield _scene(f"{number}: {meta['case']}", things, look, meta.get("draws", {}))
 
 
 def _scene(title: str, things: Mapping[str, Any], look: Look, draws: Mapping[str, Any]) -> Scene:
-    shown: dict[str, Any] = {}
+    items: dict[str, Any] = {}
     notes: dict[str, str] = {}
     for key, thing in things.items():
         try:
             if (one := _voxels_of(key, thing, look)) is not None:
-                shown[key] = one
+                items[key] = one
         except TooManyBytes as error:
             notes[key] = f"{error}: {_AT_ONCE}"
-    at = look.at if look.at is not None else _most_labelled(shown.values())
+    at = look.at if look.at is not None else _most_labelled(items.values())
     layers = []
-    for key, one in shown.items():
+    for key, one in items.items():
         if isinstance(one, Volume):
             try:
-                planes = read_planes(one, side=look.side, at=look.at, bounded=look.is_bounded)
+                planes = read_planes(one, side=look.side, at=look.at, has_limit=look.is_bounded)
                 layers.append(Layer(key, one.kind, planes))
             except TooManyBytes as error:
                 layers.append(Layer(key, one.kind, (), f"{error}: {_AT_ONCE}"))
@@ -229,7 +229,7 @@ def _most_labelled(things: Any) -> list[int] | None:
     return None
 
 
-def _unresolved(patch: LazyPatch, look: Look) -> bool:
+def _needs_pass(patch: LazyPatch, look: Look) -> bool:
     return look.is_bounded and bool(pass_needed(patch))
 
 
@@ -241,9 +241,9 @@ def _refuse_large(patch: LazyPatch) -> None:
     reads = [read for read in patch.reads(through=True) if isinstance(read.volume, Volume)]
     size = sum(bytes_needed(read.volume, [read.region]) for read in reads)
     remote = any(is_remote(read.volume) for read in reads)
-    made = int(np.prod(patch.shape)) * patch.dtype.itemsize
-    if size > (min(REMOTE_BYTES, whole // 2) if remote else LOCAL_BYTES) or made > LOCAL_BYTES:
-        raise TooManyBytes(max(size, made))
+    size_here = int(np.prod(patch.shape)) * patch.dtype.itemsize
+    if size > (min(REMOTE_BYTES, whole // 2) if remote else LOCAL_BYTES) or size_here > LOCAL_BYTES:
+        raise TooManyBytes(max(size, size_here))
 
 
 def _whole_bytes(patch: LazyPatch) -> int:

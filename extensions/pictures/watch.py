@@ -25,7 +25,7 @@ EVERY_SECONDS = 1.0
 LOG_SECONDS = 60.0
 """Time between two lines in a log file."""
 KEEPS_UP = 0.05
-"""Share of waiting below which the loader is not what limits."""
+"""Share of waiting below which the step limits, and not the loader."""
 _LONG_WAIT = 3.0  # seconds without a batch that are worth a line
 _BAR = 24  # characters
 _RECENT = 10  # tables over which rates are taken
@@ -90,10 +90,10 @@ def _rate_and_share(stats: Any, before: Snapshot | None) -> tuple[float, float]:
     count = stats.batches - (before.batches if before else 0)
     wait = stats.wait - (before.wait if before else 0.0)
     if before is not None:
-        passed = max(time.perf_counter() - before.moment, wait, 1e-9)
+        seconds = max(time.perf_counter() - before.moment, wait, 1e-9)
     else:
-        passed = wait + count * (stats.step_time or 0.0)
-    return (count / passed, min(1.0, wait / passed)) if count and passed > 0 else (0.0, 0.0)
+        seconds = wait + count * (stats.step_time or 0.0)
+    return (count / seconds, min(1.0, wait / seconds)) if count and seconds > 0 else (0.0, 0.0)
 
 
 def memory_bytes() -> tuple[int, int]:
@@ -101,10 +101,10 @@ def memory_bytes() -> tuple[int, int]:
     children = 0
     for pid in _descendants(os.getpid()):
         try:
-            _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+            _, resident, common, *_ = Path(f"/proc/{pid}/statm").read_text().split()
         except (OSError, ValueError):  # it ended, or this is not Linux
             continue
-        children += (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+        children += (int(resident) - int(common)) * os.sysconf("SC_PAGE_SIZE")
     return resident_bytes(), children
 
 
@@ -120,7 +120,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def limit_of(loader: Any, share: float) -> str:
-    """Return what limits a loader: the step, or the part that the last diagnosis named."""
+    """Return the limit of a loader: the step, or the part that the last diagnosis named."""
     if share < KEEPS_UP:
         return "your step: the loader keeps up"
     diagnosis = getattr(loader, "_measurement", None)
@@ -136,7 +136,7 @@ def limit_of(loader: Any, share: float) -> str:
 def watch(loader: Any, *, every: float = EVERY_SECONDS) -> Watch:
     """Show a live table of a loader while it is iterated.
 
-    The table has the rate, the share of waiting, what limits, failures and memory. A terminal and
+    The table has the rate, the share of waiting, the limit, failures and memory. A terminal and
     a notebook show it in place. A log file gets a line each minute, and one at the end.
 
     Parameters
@@ -181,8 +181,8 @@ class Watch:
         self._length: int | None = None
         self._first = Snapshot.of(loader)
         self._recent: deque[Snapshot] = deque([self._first], maxlen=_RECENT)
-        self._draws = False
-        self._asked: float | None = None  # when a batch was asked for that has not come
+        self._draws = self._is_over = False
+        self._since: float | None = None  # when a batch was asked for that has not come
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._screen: _Screen | None = None
@@ -194,13 +194,14 @@ class Watch:
         with self:
             batches = iter(self.loader)
             while True:
-                self._asked = time.perf_counter()
+                self._since = time.perf_counter()
                 try:
                     batch = next(batches)
                 except StopIteration:
+                    self._is_over = True
                     return
                 finally:
-                    self._asked = None
+                    self._since = None
                 yield batch
                 del batch
 
@@ -212,7 +213,7 @@ class Watch:
         self._first = Snapshot.of(self.loader)
         self._recent = deque([self._first], maxlen=_RECENT)
         self._draws = DRAWING.acquire(blocking=False)  # no other line is drawn meanwhile
-        self._screen, self._stop = _screen(), threading.Event()
+        self._screen, self._stop, self._is_over = _screen(), threading.Event(), False
         if self._screen is not None:
             args = (self._stop, self._screen)
             self._thread = threading.Thread(target=self._run, args=args, daemon=True)
@@ -242,33 +243,35 @@ class Watch:
 
     def rows(self, before: Snapshot | None = None) -> list[tuple[str, str]]:
         """Return the rows of the table; rates since a snapshot, by default since the start."""
-        delivered = self.loader.stats().batches
-        if before is None or delivered == before.batches:
+        count = self.loader.stats().batches
+        if before is None or count == before.batches:
             before = self._first
         figures = figures_since(self.loader, before)
         share, batch = figures["loader/waiting_share"], int(figures["loader/batch"])
-        done = f"batch {batch} of epoch {int(figures['loader/epoch'])}"
+        progress = f"batch {batch} of epoch {int(figures['loader/epoch'])}"
         rate = figures["loader/batches_per_second"]
-        if self._length and batch <= self._length:
-            filled = "█" * round(_BAR * batch / self._length)
-            left = f", {(self._length - batch) / rate:.0f} s left" if rate else ""
-            done = f"{done}  {filled:░<{_BAR}} {batch / self._length:.0%}{left}"
+        if self._is_over and not batch:
+            progress = f"epoch {int(figures['loader/epoch']) - 1}, all batches"
+        elif self._length and batch <= self._length:
+            bar = "█" * round(_BAR * batch / self._length)
+            rest = f", {(self._length - batch) / rate:.0f} s left" if rate else ""
+            progress = f"{progress}  {bar:░<{_BAR}} {batch / self._length:.0%}{rest}"
         step = figures["loader/step_seconds"]
-        kept = f"; your step {1e3 * step:.1f} ms" if step else ""
+        step_text = f"; your step {1e3 * step:.1f} ms" if step else ""
         longest = f", {figures['loader/longest_wait_seconds']:.2g} s at most"
-        asked = self._asked
-        waits = time.perf_counter() - asked if asked is not None else 0.0
-        limit = limit_of(self.loader, share) if delivered else "no batch yet"
+        since = self._since
+        waits = time.perf_counter() - since if since is not None else 0.0
+        limit = limit_of(self.loader, share) if count else "no batch yet"
         if waits > _LONG_WAIT:
             limit = f"the loader: no batch for {waits:.0f} s"
-        failed = {k.rpartition("/")[2]: v for k, v in figures.items() if k.count("/") == 2}
-        failures = ", ".join(f"{count:g} {name}" for name, count in failed.items()) or "none"
+        errors = {k.rpartition("/")[2]: v for k, v in figures.items() if k.count("/") == 2}
+        failures = ", ".join(f"{count:g} {name}" for name, count in errors.items()) or "none"
         own, others = memory_bytes()
         workers = f", {bytes_text(others)} in workers" if others else ""
         return [
-            ("progress", done),
+            ("progress", progress),
             ("rate", f"{rate:.3g} batches/s"),
-            ("waiting", f"{share:.0%} of the time{longest}{kept}"),
+            ("waiting", f"{share:.0%} of the time{longest}{step_text}"),
             ("limit", limit),
             ("failures", failures),
             ("memory", f"{bytes_text(own)} here{workers}"),
@@ -315,8 +318,8 @@ class _Log(_Screen):
 
     def show(self, rows: list[tuple[str, str]], *, is_last: bool = False) -> None:
         facts = dict(rows)
-        done = facts.pop("progress").partition("  ")[0]
-        line = "; ".join([done, *(f"{name} {text}" for name, text in facts.items())])
+        progress = facts.pop("progress").partition("  ")[0]
+        line = "; ".join([progress, *(f"{name} {text}" for name, text in facts.items())])
         self._file.write(f"voxpipe: {line}\n")
         self._file.flush()
 

@@ -1,6 +1,6 @@
 """Views of objects that extensions render: HTML in notebooks, facts in consoles, methods.
 
-Entry points are read only when an object is shown, so a process that shows none loads none.
+Entry points are read only when an object is displayed, so a process that shows none loads none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def call_extension(name: str, thing: Any, *args: Any, **options: Any) -> Any:
     return points[name].load()(thing, *args, **options)
 
 
-class Shown:
+class Viewable:
     """Base of classes that renderers of installed packages show."""
 
     __slots__ = ()
@@ -51,7 +51,7 @@ class Shown:
         return view(self, "text") or repr(self)
 
 
-class ShownVoxels(Shown):
+class ViewableVoxels(Viewable):
     """Base of objects with voxels, which viewers open."""
 
     __slots__ = ()

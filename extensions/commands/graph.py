@@ -1,0 +1,62 @@
+"""Draw a chain as Mermaid, DOT or SVG.
+
+Print the graph of a chain as it runs: a Mermaid flowchart for Markdown, the DOT language of Graphviz,
+or an SVG picture. SVG needs the program "dot". No file is read.
+
+example: voxpipe graph train.py:pipe --format dot
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+from pathlib import Path
+
+from ...core.errors import MissingDependency
+from .printing import print_json, warnings_as_remarks
+from .targets import add_target, open_chain
+
+_SECONDS = 60.0  # for the layout of a graph of hundreds of pipes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the chain, the language and the file."""
+    add_target(parser)
+    forms = ("mermaid", "dot", "svg")
+    what = "language of the drawing (default: that of the file, else mermaid)"
+    parser.add_argument("--format", choices=forms, help=what)
+    what = "the file to write (.md, .mmd, .dot, .gv or .svg), instead of stdout"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=what)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print or write the drawing."""
+    suffix = "" if arguments.output is None else arguments.output.suffix.lower()
+    by_suffix = {".dot": "dot", ".gv": "dot", ".svg": "svg"}
+    form = arguments.format or by_suffix.get(suffix, "mermaid")
+    with warnings_as_remarks(), open_chain(arguments.target, arguments) as loader:
+        text = loader.to_mermaid() if form == "mermaid" else loader.to_dot()
+    if form == "svg":
+        text = _svg_of(text)
+    elif form == "mermaid" and suffix == ".md":
+        text = f"```mermaid\n{text}\n```"
+    if arguments.output is not None:
+        arguments.output.write_text(f"{text}\n", encoding="utf-8")
+    if arguments.json:
+        place = None if arguments.output is None else str(arguments.output)
+        print_json({"format": form, "file": place, "graph": text})
+    else:
+        print(text if arguments.output is None else arguments.output)
+    return 0
+
+
+def _svg_of(dot: str) -> str:
+    program = shutil.which("dot")
+    if program is None:
+        msg = "an SVG picture needs the program dot of Graphviz, which is not installed"
+        raise MissingDependency(msg, do="Install it: apt install graphviz. Or use --format dot.")
+    process = subprocess.run(
+        [program, "-Tsvg"], input=dot, capture_output=True, text=True, timeout=_SECONDS, check=True
+    )
+    return process.stdout.strip()

@@ -1,0 +1,199 @@
+"""Show how a volume is stored, and the cost of a patch.
+
+Show format, shape, axes, spacing, orientation, type, chunks, levels, channels, codec and bytes of a
+volume. Show its reader, the cost of a patch, and the scheme by which patches would be read, too.
+For several volumes, print a line each. Headers are read, and no voxel.
+
+example: voxpipe info scans/anna/ct.nii.gz
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import VoxpipeError
+from ...volumes.scheme import size_text
+from .options import positive
+from .printing import print_facts, print_json, print_table, remark, warnings_as_remarks
+from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes
+from .targets import add_target, open_target, volumes_in
+
+_LETTERS = ("LR", "PA", "IS")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the target, and the size of the patch."""
+    add_target(parser)
+    what = "voxels per axis of the patch whose cost is shown (default: %(default)s)"
+    parser.add_argument("--patch", type=positive(int), default=96, metavar="N", help=what)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the facts of every volume of the target; return 1 if one cannot be opened."""
+    from ...volumes import Volume
+
+    with warnings_as_remarks():
+        target = open_target(arguments.target, arguments)
+        if isinstance(target, Volume):
+            facts = facts_of(target, arguments.patch)
+            if arguments.json:
+                print_json(facts)
+            else:
+                print_facts(_words_of(facts))
+            return 0
+        return _print_all(target, arguments)
+
+
+def _print_all(target: Any, arguments: argparse.Namespace) -> int:
+    rows, errors = [], []
+    for case, key, volume in volumes_in(target, arguments):
+        where = {"case": case, "key": key}
+        try:
+            rows.append(where | facts_of(volume, arguments.patch, with_scheme=False))
+        except (VoxpipeError, OSError, ValueError) as error:
+            errors.append(where | {"path": volume.name, "error": type(error).__name__})
+            errors[-1]["reason"] = str(error)
+            if not arguments.json:
+                remark(f"{case}/{key}: {type(error).__name__}: {error}")
+    if arguments.json:
+        print_json({"volumes": rows, "bad": errors})
+    elif rows:
+        columns = ("case", "key", "format", "shape", "spacing", "orientation", "dtype", "chunks")
+        print_table((*columns, "bytes"), [_row_of(facts, columns) for facts in rows])
+    return 1 if errors else 0
+
+
+def _row_of(facts: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
+    cells = facts | {"shape": _times(facts["shape"]), "chunks": _times(facts["chunks"])}
+    cells["spacing"] = facts["lengths"] or f"{_times(f'{n:.6g}' for n in facts['spacing'])} mm"
+    return [*(str(cells[name]) for name in columns), _size(facts["stored_bytes"])]
+
+
+def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, Any]:
+    """Return the facts of a volume as JSON values; reads its header.
+
+    Lengths are in millimetres, sizes in voxels along I, J and K, and the shape is (C, I, J, K).
+    """
+    header, form = volume.header, format_of(volume)
+    itemsize = volume.disk_dtype.itemsize
+    facts = {
+        "path": volume.name,
+        "format": form or "memory",
+        "shape": list(volume.shape),
+        "axes": "CIJK",
+        "names_axes": volume.names_axes,
+        "spacing": list(volume.spacing),
+        "unit": header.file_unit,
+        "lengths": volume.lengths,
+        "orientation": orientation_of(volume.affine),
+        "affine": volume.affine,
+        "dtype": str(volume.dtype),
+        "disk_dtype": volume.disk_dtype.str,
+        "slope": header.slope,
+        "intercept": header.intercept,
+        "channels": volume.shape[0],
+        "access": volume.access,
+        "chunks": volume.chunks,
+        "shards": getattr(volume.probe(), "shards", None),
+        "levels": levels_of(volume, form),
+        "codec": codec_of(volume, form),
+        "voxel_bytes": math.prod(volume.shape) * itemsize,
+        "stored_bytes": stored_bytes(volume),
+        "reader": reader_of(volume, form),
+    }
+    return facts | _cost_of(volume, patch) if with_scheme else facts
+
+
+def orientation_of(affine: Any) -> str:
+    """Return the letters of the directions in which I, J and K grow.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> orientation_of(np.diag([-1.0, -1, 2, 1]))
+    'LPS'
+    """
+    from ...spatial.ops.axis_op import directions
+
+    return "".join(_LETTERS[world][sign > 0] for world, sign in directions(affine))
+
+
+def _cost_of(volume: Any, patch: int) -> dict[str, Any]:
+    """Return the size of a patch, its mean cost, and the negotiated scheme."""
+    from ...dataloader2 import DataLoader2
+    from ...datapipes.iter import from_cases
+
+    size = tuple(min(patch, length) for length in volume.spatial_shape)
+    pipe: Any = from_cases([{"image": volume}]).open_volume()
+    pipe = pipe.lazy_patch(size).batch_patches(1)
+    with DataLoader2(pipe, seed=0) as loader:
+        scheme = loader.schemes().get("image")
+    voxels = math.prod(size) * volume.shape[0] * volume.disk_dtype.itemsize
+    cost: dict[str, Any] = {"patch": list(size), "patch_bytes": voxels}
+    if scheme is None:
+        return cost | {"scheme": None}
+    cost |= {"patch_chunks": scheme.chunks, "read_bytes": round(voxels * scheme.amplification)}
+    return cost | {"scheme": scheme.explain(), "scheme_mode": scheme.running}
+
+
+def _words_of(facts: dict[str, Any]) -> dict[str, str]:
+    letters = facts["orientation"]
+    axes = ", ".join(f"{axis} to {letter}" for axis, letter in zip("IJK", letters, strict=True))
+    note = "" if facts["names_axes"] else " (the file does not name its axes)"
+    has_scale = (facts["slope"], facts["intercept"]) != (1.0, 0.0)
+    scale = f", read as {facts['dtype']} = stored * {facts['slope']:g} + {facts['intercept']:g}"
+    levels, voxels = facts["levels"], size_text(facts["voxel_bytes"])
+    words = {
+        "path": facts["path"],
+        "format": facts["format"],
+        "shape": f"{_times(facts['shape'])} (C, I, J, K)",
+        "channels": str(facts["channels"]),
+        "axes": f"{axes}{note}",
+        "orientation": letters,
+        "spacing": _spacing_of(facts),
+        "type": f"{_type_of(facts['disk_dtype'])}{scale if has_scale else ''}",
+        "chunks": _times(facts["chunks"]) if facts["chunks"] else _access(facts["access"]),
+        "shards": _times(facts["shards"]),
+        "levels": str(levels),
+        "codec": facts["codec"] or "unknown",
+        "bytes": f"{_size(facts['stored_bytes'])} stored, {voxels} of voxels",
+        "reader": facts["reader"],
+    }
+    if not facts["shards"]:
+        del words["shards"]
+    read = f", decodes {size_text(facts['read_bytes'])}" if "read_bytes" in facts else ""
+    if facts.get("patch_chunks"):
+        read += f" in {facts['patch_chunks']:.3g} chunks"
+    words[f"a patch of {_times(facts['patch'])}"] = f"{size_text(facts['patch_bytes'])}{read}"
+    words["scheme"] = facts["scheme"] or "not negotiated"
+    return words
+
+
+def _type_of(text: str) -> str:
+    order = {"<": " (little-endian)", ">": " (big-endian)"}.get(text[0], "")
+    return f"{np.dtype(text).name}{order if np.dtype(text).itemsize > 1 else ''}"
+
+
+def _access(access: str) -> str:
+    words = {"view": "none: mapped into memory", "range": "none: byte ranges"}
+    return words.get(access, "none: decoded as a whole")
+
+
+def _spacing_of(facts: dict[str, Any]) -> str:
+    plain = " x ".join(f"{length:.6g}" for length in facts["spacing"])
+    unit = facts["unit"]
+    if not unit:
+        return f"{plain} mm (no unit in the file)"
+    return f"{plain} mm" if unit == "mm" else f"{facts['lengths']} ({plain} mm)"
+
+
+def _times(sizes: Any) -> str:
+    return "x".join(map(str, sizes)) if sizes else "none"
+
+
+def _size(count: int | None) -> str:
+    return "unknown" if count is None else size_text(count)

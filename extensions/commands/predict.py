@@ -1,0 +1,175 @@
+"""Run a model over whole volumes and write the results.
+
+Run a model over windows of each volume, and write the blended result on its stored grid. The model
+is a TorchScript file (.pt, .ts), a program of torch.export (.pt2), or module:NAME. This is a module
+of torch, a function of a batch (B, C, I, J, K), or a function without arguments that returns one.
+Files that torch.save() wrote are refused, because they can run any code.
+
+example: voxpipe predict model.pt scans/anna/ct.nii.gz -o anna-seg.nii.gz
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import warnings
+from typing import Any
+
+from ...core.errors import SampleError, UsageError, VolumeNotFound
+from .options import positive, store_options
+from .printing import print_json, print_table, warnings_as_remarks
+from .targets import add_target, attribute_of, is_name_of_object, open_target, opening
+
+_RESULTS = ("argmax", "softmax", "sigmoid", "logits")
+_BATCH_AXES = 5  # (B, C, I, J, K)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the model, the volumes, and the options of ``vp.predict()``."""
+    what = "a TorchScript file, a program of torch.export (.pt2), or module:NAME of a model"
+    parser.add_argument("model", metavar="MODEL", help=what)
+    add_target(parser)
+    what = (
+        "path or URL that ends in .zarr, .nii, .nii.gz, .nrrd or .mha; {case} is the name of the "
+    )
+    what += "case (default: prediction.nii.gz, or {case}-prediction.nii.gz for several)"
+    parser.add_argument("-o", "--destination", metavar="FILE", help=what)
+    what = "voxels of a window: one number or three (default: 128, or the size of a .pt2)"
+    whole, share = positive(int), positive(float, or_zero=True)
+    parser.add_argument("--patch", type=whole, nargs="+", metavar="N", help=what)
+    what = "share of a window that its neighbour covers, too (default: 0.5)"
+    parser.add_argument("--overlap", type=share, metavar="X", help=what)
+    blends = ("gaussian", "hann", "mean", "crop")
+    parser.add_argument("--blend", choices=blends, default="gaussian", help="weights of overlaps")
+    what = "function of the blended output (default: %(default)s)"
+    parser.add_argument("--result", choices=_RESULTS, default="argmax", help=what)
+    parser.add_argument("--key", help="key of the volume (default: image, or the only image)")
+    what = "mirror windows along all axes and average: eight times the work"
+    parser.add_argument("--mirror", action="store_true", help=what)
+    parser.add_argument("--batch", type=whole, metavar="N", help="windows of a batch (default: 1)")
+    none_too = positive(int, or_zero=True)
+    what = "processes that read windows (default: 0)"
+    parser.add_argument("--workers", type=none_too, metavar="N", help=what)
+    what = "device of the model, such as cuda:0 (default: cuda if there is one, else cpu)"
+    parser.add_argument("--device", help=what)
+    what = "name of this model: the same command continues a killed run of this name"
+    parser.add_argument("--run", dest="run_name", metavar="NAME", help=what)
+    parser.add_argument("--overwrite", action="store_true", help="replace existing results")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the results, and print their places."""
+    from ...prediction.predict import predict
+    from ...volumes import Volume
+
+    if arguments.patch and len(arguments.patch) not in (1, 3):
+        raise UsageError(f"--patch takes one number or three, got {len(arguments.patch)}")
+    with warnings_as_remarks():
+        source = open_target(arguments.target, arguments)
+        model = _model_of(arguments.model, _device_of(arguments.device))
+        is_one = isinstance(source, Volume)
+        usual = "prediction.nii.gz" if is_one else "{case}-prediction.nii.gz"
+        place = arguments.destination or usual
+        if not (is_one or "{case}" in place):
+            msg = f"{place} would be written for each case"
+            raise UsageError(msg, do="Write {case} into it: 'results/{case}.nii.gz'.")
+        if not is_one and not is_name_of_object(arguments.target):
+            source = opening(source, arguments)
+        # A program of torch.export may take windows of one size only.
+        patch = arguments.patch or getattr(model, "window", None)
+        size = patch[0] if patch and len(patch) == 1 else None
+        results = predict(
+            model,
+            source,
+            place,
+            patch=size or patch,
+            overlap=arguments.overlap,
+            blend=arguments.blend,
+            output=arguments.result,
+            key=arguments.key,
+            mirror=arguments.mirror,
+            batch_size=arguments.batch,
+            num_workers=arguments.workers,
+            run=arguments.run_name,
+            overwrite=arguments.overwrite,
+            storage_options=store_options(arguments, arguments.target, place),
+        )
+    by_case = {"": results} if is_one else dict(results.items())
+    rows = [
+        {"case": case, "path": volume.name, "shape": list(volume.shape), "dtype": str(volume.dtype)}
+        for case, volume in by_case.items()
+    ]
+    if arguments.json:
+        print_json({"results": rows})
+    else:
+        print_table(("case", "path", "shape", "dtype"), [tuple(row.values()) for row in rows])
+    return 0
+
+
+def _device_of(text: str | None) -> Any:
+    import torch
+
+    try:
+        if text is None:
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        torch.empty(0, device=text)
+        return torch.device(text)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).partition("\n")[0]
+        raise UsageError(f"--device {text} cannot be used: {first}") from error
+
+
+def _model_of(text: str, device: Any) -> Any:
+    """Return a model on a device: a module of torch, or a function of a batch."""
+    import torch
+
+    if is_name_of_object(text):
+        thing = attribute_of(text)
+        if inspect.isclass(thing) or (inspect.isroutine(thing) and not _takes_a_batch(thing)):
+            thing = thing()
+        if not callable(thing):
+            msg = f"{text} is no model: it is of type {type(thing).__name__}"
+            raise SampleError(msg, do="Name a module of torch, or a function of a batch.")
+        return thing.to(device) if isinstance(thing, torch.nn.Module) else thing
+    if not os.path.isfile(text):
+        msg = f"there is no model {text}."
+        raise VolumeNotFound(msg, do="Give a file of TorchScript or torch.export, or module:NAME.")
+    try:
+        if text.lower().endswith(".pt2"):
+            return _exported_model(torch.export.load(text), device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript as a whole
+            load: Any = torch.jit.load
+            return load(text, map_location=device).eval()
+    except (RuntimeError, ValueError, OSError, KeyError) as error:
+        what = f"{text} is no model of TorchScript or torch.export: {error}".partition("\n")[0]
+        do = "Write it by torch.jit.save() or torch.export.save(), or give module:NAME."
+        raise SampleError(what, do=do) from error
+
+
+def _exported_model(program: Any, device: Any) -> Any:
+    """Return a function of a batch: an exported module refuses ``eval()``."""
+    import torch
+    from torch.export.passes import move_to_device_pass
+
+    module = move_to_device_pass(program, device).module()
+    weights = (one for one in module.parameters() if one.is_floating_point())
+    dtype = next((one.dtype for one in weights), torch.float32)
+
+    def model(batch: Any) -> Any:
+        return module(batch.to(device, dtype))
+
+    inputs = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    shape = tuple(getattr(inputs[-1], "shape", ())) if inputs else ()
+    is_fixed = len(shape) == _BATCH_AXES and all(isinstance(size, int) for size in shape)
+    model.window = shape[2:] if is_fixed else None  # type: ignore[attr-defined]
+    return model
+
+
+def _takes_a_batch(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind(object())
+    except TypeError:
+        return False
+    return True
