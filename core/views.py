@@ -25,7 +25,7 @@ def view(thing: Any, group: str) -> str | None:
     return None
 
 
-def call_extension(name: str, thing: Any, *args: Any, **options: Any) -> Any:
+def call_extension(name: str, thing: Any, /, *args: Any, **options: Any) -> Any:
     """Return the result of the method ``name`` that an entry point ``voxpipe.methods`` adds."""
     points = extensions("methods")
     if name not in points:

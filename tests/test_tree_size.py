@@ -15,9 +15,10 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 # 0044 says how many lines they took, and which they replaced.
 #
 # Workers of a cluster have a budget of 1 800 lines in both parts. The commands took 360 lines from
-# the engine, and have 2 430 in extensions.
-PARTS = {"engine": (237, 67_640), "extensions": (71, 16_360)}
-FOLDERS = 35
+# the engine, and have 2 430 in extensions. Pictures took 290 lines of the engine, for progress and
+# renderers, and 2 530 in extensions.
+PARTS = {"engine": (239, 67_926), "extensions": (84, 18_800)}
+FOLDERS = 36
 SMALL = 3
 CIRCLES = 0
 NATIVE = 4_603  # lines of C++, of headers too: all that there are

@@ -64,7 +64,7 @@ def show(
     thing: Any,
     *,
     label: Any = None,
-    at: Sequence[int] | None = None,
+    center: Sequence[int] | None = None,
     count: int = 8,
     title: str = "",
 ) -> Any:
@@ -77,7 +77,7 @@ def show(
         (I, J, K), (C, I, J, K) or (B, C, I, J, K). A mapping of these shows labels on images.
     label
         A label on the same grid, such as a prediction, whose outlines are drawn.
-    at
+    center
         Voxel index (I, J, K) of the planes; by default the middle, or most of the label.
     count
         Most items of a chain or batch.
@@ -108,14 +108,14 @@ def show(
     """
     count = validate_int("count", count, least=1)
     if is_pipe(thing):
-        return figure_of(_scenes_of_chain(thing, count, at), title)
+        return figure_of(_scenes_of_chain(thing, count, center), title)
     if isinstance(thing, (str, os.PathLike)):
         thing = Volume(os.fspath(thing))
     if label is not None:
         thing = {"image": thing, "label": _as_label(label)}
-    if at is not None:
-        _refuse_outside(at, thing)
-    scenes = scenes_of(thing, Look(FIGURE_SIDE, at), title)[:count]
+    if center is not None:
+        _refuse_outside(center, thing)
+    scenes = scenes_of(thing, Look(FIGURE_SIDE, center), title)[:count]
     return figure_of(scenes, title)
 
 
@@ -125,18 +125,18 @@ def _as_label(label: Any) -> Any:
     return label.of_kind("label") if isinstance(label, Volume) else label
 
 
-def _refuse_outside(at: Sequence[int], thing: Any) -> None:
+def _refuse_outside(center: Sequence[int], thing: Any) -> None:
     values = thing.values() if hasattr(thing, "values") and not is_batch(thing) else [thing]
     for one in values:
         shape = getattr(one, "shape", ())[-3:]
-        if len(at) != 3 or any(not 0 <= i < n for i, n in zip(at, shape, strict=False)):
-            raise IndexError(f"at={tuple(at)} is outside a volume of {tuple(shape)} voxels")
+        if len(center) != 3 or any(not 0 <= i < n for i, n in zip(center, shape, strict=False)):
+            raise IndexError(f"center={tuple(center)} is outside a volume of {tuple(shape)} voxels")
 
 
-def _scenes_of_chain(pipe: Pipe, count: int, at: Sequence[int] | None) -> list[Scene]:
+def _scenes_of_chain(pipe: Pipe, count: int, center: Sequence[int] | None) -> list[Scene]:
     scenes: list[Scene] = []
     for item in islice(iter(pipe), count):
-        scenes += scenes_of(item, Look(FIGURE_SIDE, at))
+        scenes += scenes_of(item, Look(FIGURE_SIDE, center))
         if len(scenes) >= count:
             break
     return scenes[:count]

@@ -82,8 +82,8 @@ def table(rows: Rows) -> str:
 
 def picture(plane: Plane, pixels: Any, side: int, *, has_bar: bool) -> str:
     """Return a plane with letters at its sides, a scale bar and its index."""
-    image = enlarge(pixels, plane.pixel, side)
-    height, width = image.shape[:2]
+    large = enlarge(pixels, plane.pixel, side)
+    height, width = large.shape[:2]
     scale = side / max(pixels.shape[0] * plane.pixel[0], pixels.shape[1] * plane.pixel[1])
     west, east, south, north = map(escape, plane.view.letters)
     marks = [
@@ -98,7 +98,7 @@ def picture(plane: Plane, pixels: Any, side: int, *, has_bar: bool) -> str:
         marks.append(f'<span style="{_MARK};{style}">{plane.length_text(length)}</span>')
     name = plane.caption
     image = (
-        f'<img src="{data_url(image)}" alt="{escape(name)}" width="{width}" height="{height}" '
+        f'<img src="{data_url(large)}" alt="{escape(name)}" width="{width}" height="{height}" '
         'style="display:block;margin:0;image-rendering:pixelated">'
     )
     style = f"position:relative;line-height:1.2;width:{width}px"

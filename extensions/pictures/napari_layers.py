@@ -29,7 +29,7 @@ _RANKS = (0.5, 99.5)  # percentiles in a manifest that become black and white
 class LazyArray:
     """Voxels (K, J, I) of one channel, which are read when they are indexed.
 
-    It has the members that napari uses of an array: shape, type, axes, items, and ``numpy.asarray()``.
+    It has the members of an array that napari uses.
 
     Parameters
     ----------
@@ -195,12 +195,12 @@ def _place(affine: NDArray[np.float64], unit: str, directions: bool) -> dict[str
     }
 
 
-def view(*things: Any, **options: Any) -> Any:
+def view(*volumes: Any, **options: Any) -> Any:
     """Open a viewer of volumes, patches or samples: of napari, or in a notebook of ipyniivue.
 
     Parameters
     ----------
-    *things
+    *volumes
         Volumes, lazy patches, samples of them, paths or URLs.
     **options
         Arguments of the layers of napari.
@@ -218,7 +218,7 @@ def view(*things: Any, **options: Any) -> Any:
     TypeError
         A thing is no volume.
     """
-    volumes = [volume for thing in things for volume in _volumes_of(thing)]
+    every = [one for thing in volumes for one in _volumes_of(thing)]
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if hasattr(shell, "kernel"):
         try:
@@ -228,14 +228,14 @@ def view(*things: Any, **options: Any) -> Any:
         else:
             from .niivue import widget_of
 
-            return widget_of(volumes)
+            return widget_of(every)
     try:
         import napari
     except ImportError:
         msg = "view() needs a viewer, and neither napari nor, in notebooks, ipyniivue is installed."
         raise MissingDependency(msg, do="pip install 'napari[all]'") from None
     viewer = napari.Viewer()
-    for volume in volumes:
+    for volume in every:
         for layer in to_napari(volume, **options):
             viewer.add_layer(napari.layers.Layer.create(*layer))
     return viewer

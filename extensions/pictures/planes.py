@@ -225,8 +225,8 @@ def read_planes(
 ) -> list[Plane]:
     """Return planes of a volume, of the coarsest level with ``side`` voxels on its longest side.
 
-    ``at`` is an index of the volume, by default its middle. With ``has_limit``, planes of many bytes
-    raise `TooManyBytes`, unless a coarser level needs fewer.
+    ``at`` is an index of the volume, by default its middle. With ``has_limit``, planes of too many
+    bytes raise `TooManyBytes`, unless a coarser level needs fewer.
     """
     directions = has_directions(volume.affine)
     costs = []
