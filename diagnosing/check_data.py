@@ -146,7 +146,7 @@ def check(
         Keys that hold labels, if the cases are not opened yet. Unless you give it, another key
         that looks like a label brings a warning. It is a ``LikelyLabel``.
     progress
-        ``progress(done, total)`` in volumes; by default a line on a terminal.
+        ``progress(done, total)`` in volumes. By default a terminal shows a line.
     storage_options
         For fsspec, where volumes, their folder or the manifest are URLs. They hold credentials,
         endpoint and the like. A pipe of cases brings its own. They never appear in messages.

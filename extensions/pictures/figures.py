@@ -73,21 +73,21 @@ def show(
     Parameters
     ----------
     thing
-        A volume, patch, sample, batch or chain; a path or URL; a tensor, array or prediction,
-        (I, J, K), (C, I, J, K) or (B, C, I, J, K). A mapping of these shows labels on images.
+        A volume, patch, sample, batch or chain. Or a path, a URL, a tensor or an array. Arrays
+        have the axes I, J, K, after channels and items. A mapping shows labels on images.
     label
-        A label on the same grid, such as a prediction, whose outlines are drawn.
+        A label on the same grid, such as a prediction. Its outlines are drawn.
     center
-        Voxel index (I, J, K) of the planes; by default the middle, or most of the label.
+        Voxel index (I, J, K) of the planes. By default the middle, or most of the label.
     count
-        Most items of a chain or batch.
+        Items of a chain or batch, at most.
     title
         Text above; by default the case, or the name of the volume.
 
     Returns
     -------
-    matplotlib.figure.Figure
-        A notebook shows it. Save it by ``savefig(path)``. If ``matplotlib.pyplot`` is imported,
+    Figure
+        That of matplotlib. A notebook shows it. Save it by ``savefig(path)``. If ``matplotlib.pyplot`` is imported,
         ``plt.show()`` opens it.
 
     Raises

@@ -208,8 +208,8 @@ def view(*volumes: Any, **options: Any) -> Any:
     Returns
     -------
     object
-        The widget of ipyniivue if this is a notebook where it is installed; else the viewer of
-        napari. ``napari.run()`` of a script waits until its window is closed.
+        The widget of ipyniivue in a notebook where it is installed. Else the viewer of napari. In a
+        script, ``napari.run()`` waits until its window is closed.
 
     Raises
     ------

@@ -54,9 +54,9 @@ def preview(pipe: Pipe, count: int = 8, *, seed: int = 0, epoch: int = 0, title:
     pipe
         The last pipe of a chain.
     count
-        How many patches.
+        Patches to show.
     seed, epoch
-        Those of a run whose patches are shown.
+        Those of the run.
     title
         Text above the figure.
 

@@ -57,10 +57,10 @@ def metrics(loader: Any) -> dict[str, float]:
     Returns
     -------
     dict
-        ``loader/epoch``, ``loader/batch`` (the next one), ``loader/batches`` (delivered),
-        ``loader/batches_per_second``, ``loader/waiting_share`` (0 to 1),
-        ``loader/longest_wait_seconds``, ``loader/step_seconds``, ``loader/failures``,
-        ``loader/memory_bytes`` and, for each class of errors, ``loader/failures/NAME``.
+        ``loader/epoch``, ``loader/batch`` (the next one) and ``loader/batches`` (delivered). Also
+        ``loader/batches_per_second``, ``loader/waiting_share`` (0 to 1), ``loader/step_seconds``,
+        ``loader/longest_wait_seconds`` and ``loader/memory_bytes``. Errors that ``OnError`` let
+        pass are in ``loader/failures``, and by class in ``loader/failures/NAME``.
     """
     before = _LAST.get(loader)
     _LAST[loader] = Snapshot.of(loader)
