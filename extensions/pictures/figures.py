@@ -82,12 +82,12 @@ def show(
     count
         Items of a chain or batch, at most.
     title
-        Text above; by default the case, or the name of the volume.
+        Text above. By default the case, or the name of the volume.
 
     Returns
     -------
     Figure
-        That of matplotlib. A notebook shows it. Save it by ``savefig(path)``. If ``matplotlib.pyplot`` is imported,
+        A notebook shows it. Save it by ``savefig(path)``. Where ``matplotlib.pyplot`` is imported,
         ``plt.show()`` opens it.
 
     Raises
