@@ -28,7 +28,7 @@ PROGRAMS = {"monai_lazy": "accuracy_monai.py", "torchio_queue": "accuracy_torchi
 """What measures a peer, by the name of its environment."""
 OWN = ("voxpipe fused", "voxpipe eager")
 CUBIC = "voxpipe fused, cubic"
-"""Shown for what it is worth; all others are linear, and the best of these is in bold."""
+"""Viewable for what it is worth; all others are linear, and the best of these is in bold."""
 Results = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 

@@ -14,5 +14,7 @@ from .region import Region as Region
 from .sample import META as META
 from .sample import Sample as Sample
 from .stream import Stream as Stream
+from .views import Viewable as Viewable
+from .views import ViewableVoxels as ViewableVoxels
 
 _export(globals(), [errors])

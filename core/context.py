@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -63,6 +64,7 @@ class RunningPass:
     def __init__(self) -> None:
         self._memory: Any = np.zeros(_LENGTH_BYTES + 1000, np.uint8)
         self._running: dict[object, str] = {}
+        self._workers: list[WeakMethod[Any]] = []
 
     def share(self, memory: Any) -> None:
         """Keep the text in ``memory``, an array of bytes, from now on."""
@@ -84,6 +86,18 @@ class RunningPass:
     def read(self) -> str:
         """Return the names of the volumes; empty while no pass is running."""
         return pass_noted_in(self._memory)
+
+    def follow(self, status: Callable[[], Any]) -> None:
+        """Also read the passes of a worker, from its method that returns a ``WorkerStatus``."""
+        self._workers = [one for one in self._workers if one() is not None]
+        self._workers.append(WeakMethod(status))
+
+    def in_words(self) -> str:
+        """Return which volumes this process and its workers read as a whole; empty if none."""
+        statuses = [status() for one in self._workers if (status := one()) is not None]
+        names = [self.read(), *(status.whole_pass for status in statuses)]
+        names = [*dict.fromkeys(filter(None, names))]
+        return f"reading all voxels of {', '.join(names)}" if names else ""
 
     def _write(self) -> None:
         memory, text = self._memory, ", ".join(list(self._running.values()))

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .views import Viewable
+
 META = "meta"
 """The key under which a batch carries the provenance of its samples."""
 
@@ -23,7 +25,7 @@ class HasProvenance(Protocol):
         """Return file, source region and matrix."""
 
 
-class Sample(dict[str, Any]):
+class Sample(Viewable, dict[str, Any]):
     """A mapping from key (``image``, ``label``, ...) to a value, with provenance.
 
     The value changes along the chain: a path, then a ``Volume``, then a ``LazyPatch``, then a

@@ -21,6 +21,7 @@ from ..core.context import holding
 from ..core.errors import BudgetExceeded, LoaderShutDown, RanksAlike
 from ..core.locks import ForkSafeLock
 from ..core.validate import as_flag, validate_int
+from ..core.views import Report
 from ..datapipes.background_iterator import STOP_SECONDS
 from ..datapipes.case_names import FOLDERS
 from ..datapipes.cases import hold_listings, take_listings
@@ -448,8 +449,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
                 parts.append(self._agree().explain())
             except BudgetExceeded as error:
                 parts.append(f"refused: {error}")
-        parts.append("" if self._measurement is None else str(self._measurement))
-        return "\n\n".join(filter(None, parts))
+        return Report("\n\n".join(filter(None, [*parts, str(self._measurement or "")])))
 
     def schemes(self) -> dict[str, ReadScheme]:
         """Return how the voxels of each key are read; empty where that cannot be planned.

@@ -23,10 +23,13 @@ from typing import Any, NoReturn
 import torch
 
 from ..batching.job import BatchResult, ErrorPolicy, Failure
-from ..core import CallSite
+from ..core import CallSite, Viewable
+from ..core.context import RUNNING_PASS
 from ..core.errors import IteratorInvalidated, NotPicklable, TooManyFailures, VoxpipeError
 from ..core.locks import DeferredActs, ForkSafeLock
+from ..core.progress import progress_line
 from ..core.validate import validate_int
+from ..core.views import call_extension
 from ..first_use import consult, extensions
 from ..graph import Traits, traits_of, walk
 from ..reading_services import Epoch
@@ -118,7 +121,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Stats:
+class Stats(Viewable):
     """Figures of one loader, all epochs together."""
 
     epoch: int
@@ -296,7 +299,7 @@ class DataLoader2Iterator(Iterator[Any]):
             self._turn.in_a_batch = True
             while is_empty:
                 running = self._running or self._start()
-                batch, here = next(running.batches), self._progress.position
+                batch, here = self._batch_of(running), self._progress.position
                 count, is_empty = here.failures, False
                 if isinstance(batch, BatchResult):
                     count = self._counts.admit(batch, running.policy, here)
@@ -319,6 +322,13 @@ class DataLoader2Iterator(Iterator[Any]):
             self._is_paused = self._remaining <= 0
         self._counts.deliver(start, time.perf_counter())
         return batch
+
+    def _batch_of(self, running: RunningEpoch) -> Any:
+        """Return the next batch; the first one waits for workers, listings and first passes."""
+        if self._progress.position.cursor.next:
+            return next(running.batches)
+        with progress_line("first batch", text=RUNNING_PASS.in_words):
+            return next(running.batches)
 
     def _start(self) -> RunningEpoch:
         if self._progress.has_begun and not self._is_interrupted:
@@ -469,6 +479,20 @@ class ForFrameworks:
     _progress: Progress
     _turn: Turn
     _own: DataLoader2Iterator | None = None  # the epoch that ``next(loader)`` has begun
+
+    def metrics(self) -> dict[str, float]:
+        """Return the present figures as numbers, for any logger of experiments.
+
+        Examples
+        --------
+        >>> from torch.utils.data.datapipes.iter import IterableWrapper
+        >>> from voxpipe.dataloader2 import DataLoader2
+        >>> loader = DataLoader2(IterableWrapper([1, 2]))
+        >>> list(loader), loader.metrics()["loader/batches"]
+        ([1, 2], 2)
+        """
+        figures: dict[str, float] = call_extension("metrics", self)
+        return figures
 
     def __next__(self) -> Any:
         """Return the next batch of the running epoch; begin the next epoch if none is running.

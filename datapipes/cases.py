@@ -16,6 +16,7 @@ from ..core import Sample
 from ..core.call_site import is_looking_ahead
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError
 from ..core.lru_cache import cached_property
+from ..core.progress import progress_line
 from ..core.redact import RedactedDict, public_name, public_value
 from ..core.suggest import closest, path_hint
 from ..core.validate import count_text
@@ -225,7 +226,7 @@ class FindsCases(_CaseSource):
     def listing(self) -> list[dict[str, Any]]:
         """Return the cases of this pass: ``{"case": name, key: path or URL, ...}``."""
         if self._listing.cases is None:
-            with locate_errors(self):
+            with locate_errors(self), progress_line("listing cases"):
                 self._listing.cases = self.look()
         return self._listing.cases  # type: ignore[no-any-return]
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..batching.job import Failure, Instruction, apply_transforms, describe_failure
-from ..core import CallSite, Sample, errors
+from ..core import CallSite, Sample, Viewable, errors
 from ..core.call_site import CREDENTIALS, call_text, caller
 from ..core.context import ContextKey, holding
 from ..core.errors import VoxpipeError, add_location, hide_last_axis
 from ..core.redact import public_value
 from ..core.sample import case_of
+from ..core.views import Report, call_extension
 from ..graph import Pipe, Traits, chain_code, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
 from ..graph.walk import branch_mark, stream_names
@@ -155,7 +156,7 @@ def refuse_too_many(name: str, constructor: Any, args: Sequence[Any]) -> None:
     raise TypeError(f"{name}() takes {takes} by place, and was given {len(values)} values{hint}")
 
 
-class PipeBase:
+class PipeBase(Viewable):
     """Base of both kinds of pipes: its place in the user's code, and its arguments."""
 
     form_name: ClassVar[str] = ""  # name of the chained form
@@ -285,7 +286,14 @@ class DataPipe(PipeBase, _Pipe):
 
     def explain(self) -> str:
         """Return the chain up to here as text, with the cost of one patch."""
-        return DataPipe.explainer(self)
+        return Report(DataPipe.explainer(self))
+
+    def preview(self, count: int = 8, **options: Any) -> Any:
+        """Return a figure of the first patches, before and after augmentation with the same draws.
+
+        ``options`` are those of ``vp.show()``; needs matplotlib.
+        """
+        return call_extension("preview", self, count, **options)
 
     def instructions(self) -> tuple[Instruction, ...] | None:
         """Return the pipe's work on items as values that need no torch; None if it cannot.
@@ -380,6 +388,9 @@ class MainProcess(DataPipe):
     def is_replicable(self) -> bool:
         """Return False, as torchdata's pipes do of which workers may run no copy."""
         return False
+
+
+IterDataPipe.functions.setdefault("preview", DataPipe.preview)  # for pipes of torch
 
 
 class PerItem(SameLength):

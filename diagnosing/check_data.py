@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import Grid
+from ..core import Grid, Viewable
 from ..core.call_site import looking_ahead, warn
 from ..core.errors import (
     GraphError,
@@ -33,6 +33,7 @@ from ..core.errors import (
     VoxpipeError,
     WorkerDied,
 )
+from ..core.progress import shows_progress
 from ..core.redact import public_name
 from ..core.suggest import few_names, looks_like_label
 from ..datapipes.case_names import CASE
@@ -77,7 +78,7 @@ Task = tuple[Volume, str, str]  # a volume, its case and its key
 
 
 @dataclass(frozen=True)
-class CheckReport:
+class CheckReport(Viewable):
     """The findings of a check."""
 
     findings: tuple[Finding, ...]
@@ -112,6 +113,7 @@ class CheckReport:
         return "\n".join([*(str(finding) for finding in self.bad), *lines, summary])
 
 
+@shows_progress("check", "volumes")
 def check(
     cases: Any,
     *,
@@ -144,7 +146,7 @@ def check(
         Keys that hold labels, if the cases are not opened yet. Unless you give it, another key
         that looks like a label brings a warning. It is a ``LikelyLabel``.
     progress
-        ``progress(done, total)`` in volumes.
+        ``progress(done, total)`` in volumes. By default a terminal shows a line.
     storage_options
         For fsspec, where volumes, their folder or the manifest are URLs. They hold credentials,
         endpoint and the like. A pipe of cases brings its own. They never appear in messages.
@@ -454,6 +456,7 @@ def _mismatches(case: str, findings: Iterable[Finding]) -> Iterator[Finding]:
 _DIGITS = re.compile(r"\d+")
 
 
+@shows_progress("index", "volumes")
 def index(
     cases: Any,
     destination: str | os.PathLike[str] | None = None,

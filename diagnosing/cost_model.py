@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..adapters.profile import align
+from ..core import Viewable
 from ..core.validate import count_text, validate_int
 
 WORKERS_LINE = ("fetch", "decode", "resample", "functions")
@@ -277,7 +278,7 @@ class LoaderFacts:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Viewable):
     """The times of a loader's parts, with forecasts; the whole loader was not run."""
 
     costs: CostModel

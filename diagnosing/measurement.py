@@ -31,6 +31,7 @@ from ..core import IO_COUNTERS, Region
 from ..core.call_site import shorten
 from ..core.errors import LOCATABLE, GraphError
 from ..core.native_library import free_seconds
+from ..core.progress import progress_line
 from ..core.validate import count_text, is_number, validate_int
 from ..datapipes import DataPipe
 from ..datapipes.epoch import may_look_ahead
@@ -239,7 +240,8 @@ def _measuring(subject: Subject, effort: Effort, cores: int | None) -> Iterator[
     # The volumes that threads of this process have opened stay open from one part to the next.
     begin(measuring)
     try:
-        yield measuring
+        with progress_line("measuring", text=lambda: measuring.part):
+            yield measuring
     finally:
         service.stop()
         end(measuring)
@@ -271,6 +273,7 @@ class _Measuring:
         self._least = 2 * self._makers
         self._part_pipe = PartPipe(work, subject.seed, subject.epoch, self._effort.clock)
         self.notes: list[str] = []
+        self.part = "planning"  # that is measured now
         self._waits = False
         self._tasks: list[Task] = []
         self._names: list[str] = []
@@ -434,6 +437,7 @@ class _Measuring:
         """Make whole batches in one thread here; return the costs with the rest."""
         # Work for each volume is no part of a batch: its copy, its statistics. A first run does it
         # for all batches of the second run.
+        self.part = "whole batches"
         number, *_ = self._whole_batches(len(self._tasks))
         _, seconds, busy, bytes_decoded, lock = self._whole_batches(number, number)
         functions, own_lock = self._functions()
@@ -485,6 +489,7 @@ class _Measuring:
         self, part: str, tasks: Sequence[Task] | None = None, most: int | None = None
     ) -> list[Any]:
         """Run one part of the tasks, in turn, where batches are made; return the results."""
+        self.part = part
         return self._run(self._cut(part, self._tasks if tasks is None else tasks, most))
 
     def _cut(self, part: str, tasks: Sequence[Task], most: int | None = None) -> Cut:
@@ -522,8 +527,8 @@ class _Measuring:
 
         Returns batches per second, and the costs with those of the consumer.
         """
+        self.part, batch = "the whole loader", None
         service = copy_service(self._subject.service)
-        batch = None
 
         def use() -> None:
             nonlocal batch

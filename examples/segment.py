@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent / "demo"))
 
 from demo import progress_bar
 from demo_data import CLASSES, WHITE, Case, prepare
-from demo_plots import Shown, save_preview
+from demo_plots import Viewable, save_preview
 from demo_training import epochs, new_network, train
 
 import voxpipe as vp
@@ -86,8 +86,8 @@ def validate(network: Any, cases: Sequence[Case], output: Path) -> dict[int, flo
         text = ", ".join(f"{CLASSES[c]} {score:.3f}" for c, score in scores[case.name].items())
         print(f"{case.name}: Dice {text}: {output / 'predictions' / case.name}.nii.gz")
         scan = vp.Volume(str(case.image)).numpy()[0]
-        shown = [Shown(f"{case.name}\ntruth", scan, truth.numpy()[0])]
-        shown += [Shown(f"predicted\n{text}", scan, found.numpy()[0])]
+        shown = [Viewable(f"{case.name}\ntruth", scan, truth.numpy()[0])]
+        shown += [Viewable(f"predicted\n{text}", scan, found.numpy()[0])]
         save_preview(output / f"{case.name}.png", shown, CLASSES)
     return {c: float(np.mean([one[c] for one in scores.values()])) for c in CLASSES}
 

@@ -29,6 +29,9 @@ _HOMES = {
     "extensions.bridges.training_loops": "VoxpipeDataModule",
     "extensions.cluster.ray_service": "RayReadingService",
     "extensions.formats.raw_frames": "raw_volume",
+    "extensions.pictures.figures": "show",
+    "extensions.pictures.napari_layers": "view",
+    "extensions.pictures.watch": "watch",
     "prediction.predict": "predict",
     "reading_services": "DistributedReadingService MultiProcessingReadingService "
     "ThreadReadingService",
@@ -40,6 +43,10 @@ _HOMES = {
 _MODULES = "adapters datapipes extensions.recipes intensity reading_services spatial volumes"
 __getattr__, __dir__ = at_first_use(globals(), _HOMES, _MODULES.split())
 
+
+# A notebook shows batches, which are mappings, by the renderer of an extension.
+if _shell := getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)():
+    import_at_once(".core.views", __name__).show_in(_shell)
 
 # Chained forms are attributes of torch's datapipes: if those are loaded, load ours. Otherwise the
 # first public name that needs torch imports both.

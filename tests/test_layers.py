@@ -46,6 +46,7 @@ FOLDERS = {
         {"bridges"},
         {"cluster"},
         {"nnunet_trainers"},
+        {"pictures"},
         {"commands"},
     ],
     "voxpipe.reading_services": [

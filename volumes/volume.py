@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..core import AS_READ, Affine, Grid, Region
+from ..core import AS_READ, Affine, Grid, Region, ViewableVoxels
 from ..core.context import holding
 from ..core.errors import VolumeChanged, VolumeNotFound
 from ..core.validate import MILLIMETRES, as_choice
@@ -42,7 +42,7 @@ KINDS = ("intensity", "label")
 """Meanings of voxels; they decide the interpolation."""
 
 
-class Volume:
+class Volume(ViewableVoxels):
     """One stored volume, (C, I, J, K), read region by region.
 
     Parameters

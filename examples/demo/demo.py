@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo_data import CLASSES, Case, prepare
-from demo_plots import Shown, save_loss, save_preview
+from demo_plots import Viewable, save_loss, save_preview
 from demo_training import (
     Batch,
     Clock,
@@ -37,7 +37,7 @@ class Source:
     """One epoch of augmented patches, each time it is iterated."""
     held_out: Iterable[Batch]
     """The test's patches: the same each time it is iterated, none of them augmented."""
-    preview: Callable[[], Sequence[Shown]]
+    preview: Callable[[], Sequence[Viewable]]
     """Returns one patch before and after augmentation."""
     report: Callable[[], str]
     """Returns what reading has cost, once training is over."""
@@ -109,7 +109,7 @@ def run(
     return result
 
 
-def beside_the_truth(network: UNet, batches: Source) -> list[Shown]:
+def beside_the_truth(network: UNet, batches: Source) -> list[Viewable]:
     """Return the held-out patch with the most labelled voxels: its truth, and the prediction."""
     found = predict_fullest(network, batches.held_out, CLASSES)
     if found is None:
@@ -117,8 +117,8 @@ def beside_the_truth(network: UNet, batches: Source) -> list[Shown]:
     dice = "\n".join(f"{name}: Dice {found.dice[value]:.2f}" for value, name in CLASSES.items())
     image = found.image.numpy()
     return [
-        Shown(f"{found.case}\ntruth", image, found.truth.numpy()),
-        Shown(f"prediction\n{dice}", image, found.prediction.numpy()),
+        Viewable(f"{found.case}\ntruth", image, found.truth.numpy()),
+        Viewable(f"prediction\n{dice}", image, found.prediction.numpy()),
     ]
 
 

@@ -30,7 +30,7 @@ DOTS_PER_INCH = 120
 
 
 @dataclass(frozen=True)
-class Shown:
+class Viewable:
     """One patch to be drawn."""
 
     title: str
@@ -57,7 +57,7 @@ def save_loss(path: Path, losses: Sequence[float], smooth: int = 10) -> None:
     figure.savefig(path, dpi=DOTS_PER_INCH)
 
 
-def save_preview(path: Path, patches: Sequence[Shown], classes: Mapping[int, str]) -> None:
+def save_preview(path: Path, patches: Sequence[Viewable], classes: Mapping[int, str]) -> None:
     """Draw the middle planes of each patch, a column per patch and a row per axis.
 
     Parameters
@@ -118,7 +118,7 @@ def middle_plane(voxels: NDArray[Any], axis: int) -> NDArray[Any]:
 
 def _draw_plane(
     axes: Axes,
-    patch: Shown,
+    patch: Viewable,
     axis: int,
     window: tuple[float, ...],
     colours: Mapping[int, str],

@@ -9,7 +9,7 @@ from typing import Any
 
 from demo import Source
 from demo_data import Case
-from demo_plots import Shown, augmentation_in_words
+from demo_plots import Viewable, augmentation_in_words
 
 from voxpipe.adapters import Profile, Timeout
 from voxpipe.core.errors import MissingDependency, VolumeError
@@ -83,7 +83,7 @@ def as_mappings(cases: Sequence[Case]) -> list[dict[str, str]]:
     ]
 
 
-def preview(cases: Sequence[Case]) -> list[Shown]:
+def preview(cases: Sequence[Case]) -> list[Viewable]:
     """Return one patch before and after augmentation: same place, same seed; with its draws."""
     shown = []
     for chain in (patches(cases[:1]), augmented(patches(cases[:1]))):
@@ -94,7 +94,7 @@ def preview(cases: Sequence[Case]) -> list[Shown]:
         drawn = told["draws"].get("augment")
         done = f"from voxel {start}" if drawn is None else augmentation_in_words(drawn)
         title = f"{told['case']}, {'augmented' if drawn else 'as stored'}\n{done}"
-        shown.append(Shown(title, batch["image"][0, 0].numpy(), batch["label"][0, 0].numpy()))
+        shown.append(Viewable(title, batch["image"][0, 0].numpy(), batch["label"][0, 0].numpy()))
     return shown
 
 

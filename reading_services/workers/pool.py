@@ -17,6 +17,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from ...batching.job import Job
+from ...core.context import RUNNING_PASS
 from ...core.errors import IteratorInvalidated, WorkerDied
 from ...core.locks import timeout_or_none
 from ..memory_budget import SlotBudget
@@ -480,6 +481,7 @@ class WorkerPool:
             worker.limit_waits(self.limits.item)
         elif isinstance(message, Notes):
             worker.notes = receive_memory(worker.channel, message.size).bytes()
+            RUNNING_PASS.follow(worker.busy_with)
         elif isinstance(message, NewSlot):
             worker.slots.add(message.number, receive_memory(worker.channel, message.size))
         elif isinstance(message, RetireSlot):

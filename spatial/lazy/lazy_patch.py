@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Grid, Region, Sample, Stream
+from ...core import Grid, Region, Sample, Stream, ViewableVoxels
 from ...core.convert_dtype import convert_dtype
 from ...core.errors import PatchSizeError
 from ...core.lru_cache import cached_property
@@ -59,7 +59,7 @@ class _Reading(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LazyPatch(NoArithmetic):
+class LazyPatch(NoArithmetic, ViewableVoxels):
     """The voxels of one volume on the output grid of a plan, not read yet."""
 
     volume: Any

@@ -8,7 +8,7 @@ import torch
 import zarr
 from demo import Source, run
 from demo_data import CLASSES, VARIANTS, Head, prepare
-from demo_plots import Shown
+from demo_plots import Viewable
 
 SIDE = 16
 
@@ -42,7 +42,7 @@ def test_the_demo_runs_to_its_end(head, tmp_path, capsys):
     variants = [v for v in VARIANTS if v.suffix == ".nii.zarr"]
 
     def source(cases):
-        shown = Shown("patch", *(np.zeros((8, 8, 8)),) * 2)
+        shown = Viewable("patch", *(np.zeros((8, 8, 8)),) * 2)
         return Source(
             training=batches(cases, held_out=False) * 5,
             # The patches that were trained on: this asks of the demo, not of the network.

@@ -7,7 +7,7 @@ import nibabel
 import numpy as np
 import pytest
 from demo_data import Case
-from demo_plots import Shown, middle_plane, save_loss, save_preview
+from demo_plots import Viewable, middle_plane, save_loss, save_preview
 from demo_source import preview
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -36,7 +36,7 @@ def patch(title):
     label = np.zeros((8, 10, 12), np.uint8)
     label[2:5, 2:6, 2:7] = 1
     label[4:7, 5:9, 6:10] = 2
-    return Shown(title, np.arange(960.0).reshape(8, 10, 12), label)
+    return Viewable(title, np.arange(960.0).reshape(8, 10, 12), label)
 
 
 @pytest.mark.parametrize(("axis", "expected"), [(0, (12, 10)), (1, (12, 8)), (2, (10, 8))])
@@ -77,7 +77,7 @@ def test_the_preview_tells_case_and_draws(tmp_path):
 
 def test_preview_outlines_every_class_that_is_seen(tmp_path, figures):
     """A class that fills a plane or is not on it has no outline, and no warning is raised."""
-    full = Shown("full", np.zeros((4, 4, 4)), np.full((4, 4, 4), 2))
+    full = Viewable("full", np.zeros((4, 4, 4)), np.full((4, 4, 4), 2))
     save_preview(tmp_path / "p.png", [patch("both"), full], CLASSES)
     outlines = [len(axes.collections) for axes in figures[0].axes]
 

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypedDict, Unpack, overload
 import numpy as np
 
 from ...core import Region, errors
+from ...core.progress import shows_progress
 from ...core.sample import case_of
 from ...storage import disk_cache
 from ...storage.content import content_key
@@ -126,6 +127,7 @@ def convert(
 ) -> list[ConversionResult]: ...
 
 
+@shows_progress("convert", "voxels")
 def convert(
     volume: Any,
     destination: str | os.PathLike[str],

@@ -1,0 +1,82 @@
+"""Draw volumes, and patches of a chain before and after augmentation, to a picture.
+
+A file, folder, manifest or table shows three planes of the first cases, with outlines of labels. A
+chain, module:NAME, shows its first patches before and after augmentation, by the same draws.
+
+example: voxpipe preview train.py:pipe --patches 8 -o preview.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import LikelyLabel, SampleError
+from .options import positive, store_options
+from .printing import print_json, remark
+from .targets import add_target, open_target
+
+_SUFFIXES = (".png", ".html", ".svg", ".pdf")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the target, the number of patches, and the file of the picture."""
+    add_target(parser)
+    what = "patches of a chain, or cases of a data set (default: %(default)s)"
+    parser.add_argument("--patches", type=positive(int), default=8, metavar="N", help=what)
+    what = (
+        "where to write: .png, .svg or .pdf by matplotlib, .html without it (default: %(default)s)"
+    )
+    parser.add_argument("-o", "--output", default="preview.png", metavar="FILE", help=what)
+    parser.add_argument("--open", action="store_true", help="open the file in a browser")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the picture, and print its path."""
+    from ..pictures.preview import figure_of_pairs, page_of_pairs
+
+    output = Path(arguments.output)
+    if output.suffix.lower() not in _SUFFIXES:
+        what = f"{output} is no picture: its name ends with none of {', '.join(_SUFFIXES)}."
+        raise SampleError(what, do="Write -o preview.png or -o preview.html.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LikelyLabel)
+        pairs = _pairs_of(arguments)
+    if not pairs:
+        raise SampleError(f"{arguments.target} has no item.", do="Check the folder or the chain.")
+    if output.suffix.lower() == ".html":
+        output.write_text(page_of_pairs(pairs, arguments.target), encoding="utf-8")
+    else:
+        figure_of_pairs(pairs).savefig(output, dpi=100)
+    if arguments.json:
+        print_json({"file": str(output), "items": [pair.after.title for pair in pairs]})
+    else:
+        print(output)
+    if arguments.open and not webbrowser.open(output.resolve().as_uri()):
+        remark(f"no browser was found: open {output} yourself")
+    return 0
+
+
+def _pairs_of(arguments: argparse.Namespace) -> Any:
+    from ...dataloader2 import DataLoader2
+    from ...graph import is_pipe, traits_of, walk
+    from ...volumes import Volume
+    from ..pictures.preview import pair_of, pairs_of
+
+    target = open_target(arguments.target, arguments)
+    target = target.datapipe if isinstance(target, DataLoader2) else target
+    if isinstance(target, Volume):
+        is_label = arguments.labels is not None
+        return [pair_of(target.of_kind("label") if is_label else target)]
+    if not is_pipe(target):
+        from ...diagnosing.check_data import pipe_of
+
+        target = pipe_of(target, store_options(arguments, arguments.target))
+    if not any(traits_of(pipe).opens for pipe in walk(target)):
+        own: dict[str, Any] = {} if arguments.labels is None else {"labels": arguments.labels}
+        store = store_options(arguments, arguments.target, *arguments.patterns)
+        target = target.open_volume(storage_options=store, **own, **dict(arguments.reader))
+    return pairs_of(target, arguments.patches)

@@ -1,0 +1,1 @@
+"""Pictures of volumes, patches, batches and chains: in notebooks, figures and viewers."""

@@ -1,0 +1,236 @@
+"""Facts about volumes, patches, samples and batches, as rows of a name and a text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...core import META, Sample
+from ...core.sample import to_jsonable
+from ...datapipes import DataPipe
+from ...datapipes.cost import explain_cost
+from ...graph import Pipe, chain_code
+from ...spatial import LazyPatch
+from ...spatial.lazy.patch_report import asks_voxels, describe_patch
+from ...volumes import Volume
+from ...volumes.catalog.whole_pass import coarser_levels, has_statistics
+from .planes import LOCAL_BYTES, bytes_text, has_directions, is_remote, orientation
+
+Rows = list[tuple[str, str]]
+"""Names and texts of facts."""
+_MOST_TEXT = 160  # characters of the draws of one pipe
+_HOW = {
+    "view": "mapped or in memory",
+    "range": "read by byte ranges",
+    "stream": "decoded from its beginning",
+}
+_NO_COST = "the chain reads URLs: pipe.explain() lists them, and shows the cost of a patch"
+
+
+def sizes_text(shape: Any) -> str:
+    """Return sizes as ``"64 x 64 x 32"``."""
+    return " x ".join(map(str, shape))
+
+
+def facts_of_volume(volume: Volume) -> Rows:
+    """Return the facts of a header; the error of a volume that cannot be opened."""
+    rows = [("volume", volume.name), ("kind", volume.kind)]
+    try:
+        header = volume.header
+        rows += _facts_of_header(volume)
+        if volume.located_source is not None:
+            rows += _facts_of_place(volume)
+    except Exception as error:  # a table must not end a notebook's cell
+        return [*rows, ("error", f"{type(error).__name__}: {error}")]
+    statistics = volume.recorded_statistics
+    if statistics is not None:
+        text = f"mean {statistics.mean:.4g}, std {statistics.std:.4g}, "
+        rows.append(("values", f"{text}from {statistics.minimum:g} to {statistics.maximum:g}"))
+    if (header.slope, header.intercept) != (1.0, 0.0):
+        rows.append(("scaling", f"stored * {header.slope:g} + {header.intercept:g}"))
+    return rows
+
+
+def _facts_of_header(volume: Volume) -> Iterator[tuple[str, str]]:
+    header, affine = volume.header, volume.affine
+    yield "shape", f"{sizes_text(header.shape)}  (C, I, J, K)"
+    disk = "" if header.disk_dtype == volume.dtype else f", stored as {header.disk_dtype.str}"
+    yield "type", f"{volume.dtype}{disk}"
+    in_unit = f"  ({volume.lengths})" if volume.lengths and header.file_unit != "mm" else ""
+    yield "spacing", f"{' x '.join(f'{s:.4g}' for s in volume.spacing)} mm{in_unit}"
+    if has_directions(affine):
+        origin = ", ".join(f"{v:.4g}" for v in affine[:3, 3])
+        yield "axes", f"{orientation(affine)}, first voxel at {origin} mm"
+    size = math.prod(header.shape) * header.disk_dtype.itemsize
+    yield "voxels", f"{bytes_text(size)} without compression"
+
+
+def _facts_of_place(volume: Volume) -> Iterator[tuple[str, str]]:
+    header = volume.header
+    cut = "" if header.chunks is None else f" in chunks of {sizes_text(header.chunks)}"
+    where = "remote" if is_remote(volume) else "local"
+    yield "stored", f"{where}, {_HOW[header.access]}{cut}"
+    shapes = [
+        np.maximum(1, np.rint(np.array(volume.spatial_shape) / abs(m[:3, :3]).max(axis=0)))
+        for m in coarser_levels(volume)
+    ]
+    if shapes:
+        texts = ", ".join("x".join(f"{int(n)}" for n in shape) for shape in shapes)
+        yield "levels", f"{len(shapes)} coarser: {texts}"
+
+
+def facts_of_patch(patch: LazyPatch) -> Rows:
+    """Return the facts of a patch; its place only if no whole volume has to be read for it."""
+    rows = [("patch of", getattr(patch.volume, "name", "")), ("kind", patch.kind)]
+    try:
+        why = pass_needed(patch)
+        if why:
+            return [*rows, ("steps", describe_patch(patch)), ("not resolved", why)]
+        rows.append(("shape", f"{sizes_text(patch.shape)}  (C, I, J, K)"))
+        rows.append(("type", str(patch.dtype)))
+        rows.append(("spacing", f"{' x '.join(f'{s:.4g}' for s in patch.spacing)} mm"))
+        rows.append(("steps", describe_patch(patch)))
+        rows.append(("reads", patch.explain()))
+        rows += [(f"drew {name}", text) for name, text in draws_of(patch.draws)]
+    except Exception as error:  # a table must not end a notebook's cell
+        rows.append(("error", f"{type(error).__name__}: {error}"))
+    return rows
+
+
+def pass_needed(patch: LazyPatch) -> str:
+    """Return why a large or remote volume must be read as a whole for a patch; empty if not."""
+    volumes = [one for one in _volumes_of(patch) if isinstance(one, Volume)]
+    large = [v for v in volumes if is_remote(v) or _size_of(v) > LOCAL_BYTES]
+    if not large:
+        return ""
+    if asks_voxels(patch):
+        return f"its place depends on all voxels of {large[0].name}"
+    steps = [step for one in patch.leaves for step in one.values]
+    if any(step.op.takes_statistics for step in steps) and not all(map(has_statistics, large)):
+        return f"its values depend on statistics of {large[0].name}"
+    return ""
+
+
+def _volumes_of(patch: LazyPatch) -> Iterator[Any]:
+    for leaf in patch.leaves:
+        yield getattr(leaf.volume, "stored_volume", leaf.volume)
+        yield from leaf.pending.references.values()
+
+
+def _size_of(volume: Volume) -> int:
+    return math.prod(volume.shape) * volume.disk_dtype.itemsize
+
+
+def draws_of(draws: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the name and a short text of each pipe's draws.
+
+    Examples
+    --------
+    >>> draws_of({"rotate": {"degrees": [1.23456, 0.0, 0.0]}, "flip": None})
+    [('rotate', 'degrees=(1.23, 0, 0)'), ('flip', 'not applied')]
+    """
+    return [(name, _short(to_jsonable(params))) for name, params in draws.items()]
+
+
+def _short(params: Any) -> str:
+    if params is None:
+        return "not applied"
+    if isinstance(params, Mapping):
+        text = ", ".join(f"{key}={_number_text(value)}" for key, value in params.items())
+    else:
+        text = _number_text(params)
+    text = text or "applied"
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+
+
+def _number_text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (float, list, tuple, Mapping)):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, Mapping):
+        return f"{{{_short(value)}}}"
+    return f"({', '.join(map(_number_text, value))})"
+
+
+def facts_of_sample(sample: Sample) -> Rows:
+    """Return a line for each entry of a sample, and its draws."""
+    identity = ", ".join(map(str, sample.identity))
+    rows = [
+        ("case", sample.case),
+        ("item", f"{identity}; seed {sample.seed}, epoch {sample.epoch}"),
+    ]
+    for key, value in sample.items():
+        rows.append((key, line_of(value)))
+    patches = {**sample.patches, **{k: v for k, v in sample.items() if isinstance(v, LazyPatch)}}
+    draws: dict[str, Any] = {}
+    for patch in patches.values():
+        if not isinstance(patch, LazyPatch) or not pass_needed(patch):
+            draws.update(patch.draws)
+    return [*rows, *((f"drew {name}", text) for name, text in draws_of(draws))]
+
+
+def line_of(value: Any) -> str:
+    """Return a short text about an entry of a sample or batch."""
+    if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, LazyPatch):
+        kind = type(value).__name__
+        name = f"{kind} {value.name}" if isinstance(value, Volume) else kind
+        return f"{name} {sizes_text(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    text = repr(value)
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+
+
+def is_batch(thing: Any) -> bool:
+    """Whether a mapping is a batch of ``batch_patches()``, with the provenance of its items."""
+    meta = thing.get(META) if isinstance(thing, Mapping) else None
+    return isinstance(meta, list) and all(isinstance(m, Mapping) and "case" in m for m in meta)
+
+
+def facts_of_batch(batch: Mapping[str, Any]) -> Rows:
+    """Return a line for each entry of a batch, and one for each of its items."""
+    rows = [(key, line_of(value)) for key, value in batch.items() if key != META]
+    for number, meta in enumerate(batch[META]):
+        draws = "; ".join(f"{name}: {text}" for name, text in draws_of(meta.get("draws", {})))
+        rows.append((f"item {number}", f"{meta['case']}{f'   {draws}' if draws else ''}"))
+    return rows
+
+
+def cost_text(pipe: Pipe) -> str:
+    """Return the cost of a patch of a chain; a hint where that lists a bucket."""
+    if "://" in chain_code(pipe):
+        return _NO_COST
+    try:
+        return explain_cost(pipe, 0, 0)
+    except Exception as error:  # a table must not end a notebook's cell
+        return f"no cost: {type(error).__name__}: {error}"
+
+
+def text_of(rows: Rows) -> str:
+    """Return rows as lines in two columns."""
+    width = max((len(name) for name, _ in rows), default=0)
+    texts = (text.replace("\n", f"\n{' ' * (width + 2)}") for _, text in rows)
+    pairs = zip((name for name, _ in rows), texts, strict=True)
+    return "\n".join(f"{name:<{width}}  {text}".rstrip() for name, text in pairs)
+
+
+def volume_text(volume: Volume) -> str:
+    """Return the facts of a volume as lines."""
+    return text_of(facts_of_volume(volume))
+
+
+def patch_text(patch: LazyPatch) -> str:
+    """Return the facts of a patch as lines."""
+    return text_of(facts_of_patch(patch))
+
+
+def sample_text(sample: Sample) -> str:
+    """Return the facts of a sample as lines."""
+    return text_of(facts_of_sample(sample))
+
+
+def chain_text(pipe: DataPipe) -> str:
+    """Return the code of a chain, then its cost."""
+    return "\n\n".join(filter(None, [str(pipe), cost_text(pipe)]))

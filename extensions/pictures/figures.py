@@ -1,0 +1,255 @@
+"""Figures of volumes, patches, samples, batches and predictions, by matplotlib."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import MissingDependency
+from ...core.validate import validate_int
+from ...graph import Pipe, is_pipe
+from ...volumes import Volume
+from .facts import is_batch
+from .pixels import bar_length, colour_of, image_of, shared_window
+from .planes import FIGURE_SIDE, Plane
+from .scenes import Layer, Look, Scene, hint_of, scenes_of
+
+_WIDTH = 2.6  # inches of a plane
+_TEXT_WIDTH = 3.2  # inches of the column of draws
+_MOST_LINES = 14  # of the draws of an item
+_MOST_LENGTH = 58  # characters of a line
+_MOST_CONTOURS = 24  # classes of one plane
+
+
+def matplotlib_figure() -> Any:
+    """Return the class ``Figure``, with a picture for notebooks; MissingDependency without it."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        msg = "a figure needs matplotlib, which is not installed."
+        raise MissingDependency(msg, do="pip install voxpipe[viz]") from None
+
+    class Picture(Figure):
+        """A figure that notebooks show, with any backend."""
+
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", bbox_inches="tight")
+            return buffer.getvalue()
+
+    return Picture
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure; outside notebooks and files, one that ``plt.show()`` opens."""
+    how: dict[str, Any] = {"figsize": (width, height), "layout": "constrained"}
+    kind = matplotlib_figure()
+    if "matplotlib.pyplot" in sys.modules and not _in_notebook():
+        return sys.modules["matplotlib.pyplot"].figure(FigureClass=kind, **how)
+    return kind(**how)
+
+
+def _in_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+def show(
+    thing: Any,
+    *,
+    label: Any = None,
+    center: Sequence[int] | None = None,
+    count: int = 8,
+    title: str = "",
+) -> Any:
+    """Return a figure of anything with voxels: planes, outlines, a scale bar, the case, its draws.
+
+    Parameters
+    ----------
+    thing
+        A volume, patch, sample, batch or chain. Or a path, a URL, a tensor or an array. Arrays
+        have the axes I, J, K, after channels and items. A mapping shows labels on images.
+    label
+        A label on the same grid, such as a prediction. Its outlines are drawn.
+    center
+        Voxel index (I, J, K) of the planes. By default the middle, or most of the label.
+    count
+        Items of a chain or batch, at most.
+    title
+        Text above. By default the case, or the name of the volume.
+
+    Returns
+    -------
+    Figure
+        A notebook shows it. Save it by ``savefig(path)``. Where ``matplotlib.pyplot`` is imported,
+        ``plt.show()`` opens it.
+
+    Raises
+    ------
+    MissingDependency
+        matplotlib is not installed.
+    TypeError
+        The thing has no voxels.
+    IndexError
+        The index is outside the volume.
+
+    Examples
+    --------
+    >>> import numpy as np, voxpipe as vp
+    >>> figure = vp.show(vp.Volume(np.random.rand(8, 9, 10)))
+    >>> len([axes for axes in figure.axes if axes.images])
+    3
+    """
+    count = validate_int("count", count, least=1)
+    if is_pipe(thing):
+        return figure_of(_scenes_of_chain(thing, count, center), title)
+    if isinstance(thing, (str, os.PathLike)):
+        thing = Volume(os.fspath(thing))
+    if label is not None:
+        thing = {"image": thing, "label": _as_label(label)}
+    if center is not None:
+        _refuse_outside(center, thing)
+    scenes = scenes_of(thing, Look(FIGURE_SIDE, center), title)[:count]
+    return figure_of(scenes, title)
+
+
+def _as_label(label: Any) -> Any:
+    if isinstance(label, (str, os.PathLike)):
+        return Volume(os.fspath(label), kind="label")
+    return label.of_kind("label") if isinstance(label, Volume) else label
+
+
+def _refuse_outside(center: Sequence[int], thing: Any) -> None:
+    values = thing.values() if hasattr(thing, "values") and not is_batch(thing) else [thing]
+    for one in values:
+        shape = getattr(one, "shape", ())[-3:]
+        if len(center) != 3 or any(not 0 <= i < n for i, n in zip(center, shape, strict=False)):
+            raise IndexError(f"center={tuple(center)} is outside a volume of {tuple(shape)} voxels")
+
+
+def _scenes_of_chain(pipe: Pipe, count: int, center: Sequence[int] | None) -> list[Scene]:
+    scenes: list[Scene] = []
+    for item in islice(iter(pipe), count):
+        scenes += scenes_of(item, Look(FIGURE_SIDE, center))
+        if len(scenes) >= count:
+            break
+    return scenes[:count]
+
+
+def figure_of(scenes: Sequence[Scene], title: str = "") -> Any:
+    """Return a figure with a row for each image of each scene, and its draws."""
+    rows = [(scene, layer) for scene in scenes for layer in scene.images]
+    columns = max((len(layer.planes) for _, layer in rows), default=1) or 1
+    has_draws = any(scene.draws for scene in scenes)
+    heights = [_height(layer) for _, layer in rows] or [1.0]
+    figure = new_figure(
+        columns * _WIDTH + has_draws * _TEXT_WIDTH, sum(heights) * _WIDTH + 0.4 * len(rows) + 0.3
+    )
+    widths = [_WIDTH] * columns + [_TEXT_WIDTH] * has_draws
+    ratios: dict[str, Any] = {"width_ratios": widths, "height_ratios": heights}
+    grid = figure.add_gridspec(len(heights), len(widths), **ratios)
+    for number, (scene, layer) in enumerate(rows):
+        axes = [figure.add_subplot(grid[number, column]) for column in range(columns)]
+        draw_layer(axes, scene, layer)
+        name = " · ".join(filter(None, [scene.title, layer.key]))
+        axes[0].set_title(name, loc="left", fontsize=9, fontweight="bold")
+        if has_draws:
+            is_first = layer is scene.images[0]
+            write_draws(figure.add_subplot(grid[number, columns]), scene if is_first else None)
+    if title and len(rows) > 1:
+        figure.suptitle(title)
+    return figure
+
+
+def _height(layer: Layer) -> float:
+    """Return the height of the tallest plane in widths."""
+    ratios = [
+        plane.voxels.shape[1] * plane.pixel[0] / (plane.voxels.shape[2] * plane.pixel[1])
+        for plane in layer.planes
+    ]
+    return float(np.clip(max(ratios, default=0.3), 0.3, 2.0))
+
+
+def draw_layer(
+    axes: Sequence[Any],
+    scene: Scene,
+    layer: Layer,
+    window: tuple[float, float] | None = None,
+) -> None:
+    """Draw the planes of a layer, one on each of the axes, and outlines of the labels."""
+    for one in axes:
+        one.set_axis_off()
+    if not layer.planes:
+        axes[0].text(0, 0.5, hint_of(layer), fontsize=8, wrap=True)
+        return
+    window = window or shared_window(layer.planes)
+    for number, (one, plane) in enumerate(zip(axes, layer.planes, strict=False)):
+        draw_plane(one, plane, layer.kind, window, has_bar=number == 0)
+        for label in scene.labels if layer.kind != "label" else ():
+            if number < len(label.planes):
+                draw_outlines(one, label.planes[number])
+
+
+def _extent(plane: Plane) -> tuple[float, float, float, float]:
+    rows, columns = plane.voxels.shape[1:]
+    return (0.0, columns * plane.pixel[1], rows * plane.pixel[0], 0.0)
+
+
+def draw_plane(
+    axes: Any, plane: Plane, kind: str, window: tuple[float, float], *, has_bar: bool
+) -> None:
+    """Draw one plane with its letters, its index and a scale bar in millimetres."""
+    extent = _extent(plane)
+    axes.imshow(image_of(plane.voxels, kind, window), extent=extent, interpolation="nearest")
+    west, east, south, north = plane.view.letters
+    style: dict[str, Any] = {"color": "white", "fontsize": 8, "fontweight": "bold"}
+    style |= {"transform": axes.transAxes, "bbox": {"color": "#0006", "pad": 1, "lw": 0}}
+    for x, y, letter, ha, va in (
+        *((0.01, 0.5, west, "left", "center"), (0.99, 0.5, east, "right", "center")),
+        *((0.5, 0.01, south, "center", "bottom"), (0.5, 0.99, north, "center", "top")),
+    ):
+        if letter:
+            axes.text(x, y, letter, ha=ha, va=va, **style)
+    below: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 7, "color": "#666"}
+    axes.text(0.5, -0.02, plane.caption, transform=axes.transAxes, **below)
+    if has_bar:
+        length = bar_length(extent[1])
+        x, y = 0.03 * extent[1], 0.96 * extent[2]
+        for colour, width in (("black", 4.0), ("white", 2.5)):  # visible on any background
+            axes.plot([x, x + length], [y, y], color=colour, lw=width, solid_capstyle="butt")
+        text, place = plane.length_text(length), (x, y - 0.03 * extent[2])
+        box = {"color": "#0006", "pad": 1, "lw": 0}
+        axes.text(*place, text, color="white", fontsize=7, va="bottom", bbox=box)
+
+
+def draw_outlines(axes: Any, plane: Plane) -> None:
+    """Draw the outline of each class of a label's plane."""
+    labels = np.nan_to_num(plane.voxels[0]).astype(np.int64)
+    # A margin of background closes outlines at the border.
+    wide = np.pad(labels, 1)
+    height, width = plane.pixel
+    x = (np.arange(wide.shape[1]) - 0.5) * width
+    y = (np.arange(wide.shape[0]) - 0.5) * height
+    numbers = np.unique(labels)
+    for number in numbers[numbers != 0][:_MOST_CONTOURS].tolist():
+        colour = [channel / 255 for channel in colour_of(number)]
+        axes.contour(x, y, wide == number, levels=[0.5], colors=[colour], linewidths=1.2)
+
+
+def write_draws(axes: Any, scene: Scene | None) -> None:
+    """Write the draws of a scene, a line for each pipe."""
+    axes.set_axis_off()
+    if scene is None:
+        return
+    lines = [f"{name}: {text}" for name, text in scene.draws]
+    lines = [line if len(line) <= _MOST_LENGTH else f"{line[:_MOST_LENGTH]}…" for line in lines]
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], f"and {len(lines) - _MOST_LINES} more"]
+    style: dict[str, Any] = {"va": "top", "fontsize": 7, "family": "monospace"}
+    axes.text(0.02, 0.98, "\n".join(lines), transform=axes.transAxes, **style)

@@ -1,0 +1,252 @@
+"""Layers of napari with lazy voxels, and viewers that show them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ...core import Region, Sample
+from ...core.errors import MissingDependency
+from ...core.validate import MILLIMETRES, plain_unit
+from ...spatial import LazyPatch
+from ...volumes import Volume
+from ...volumes.catalog.whole_pass import at_level, coarser_levels
+from .planes import has_directions
+
+Layer = tuple[Any, dict[str, Any], str]
+"""``(data, arguments, type)``, the layer data of napari."""
+# World axes of napari grow to the right, down and into the screen: left, posterior, superior.
+_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
+_ZYX = [2, 1, 0]  # napari shows the last two axes: rows are y, columns are x
+_RANKS = (0.5, 99.5)  # percentiles in a manifest that become black and white
+
+
+class LazyArray:
+    """Voxels (K, J, I) of one channel, which are read when they are indexed.
+
+    It has the members of an array that napari uses.
+
+    Parameters
+    ----------
+    read
+        ``read(region)`` returns the voxels (C, i, j, k).
+    shape
+        (I, J, K).
+    dtype
+        Type of the voxels.
+    channel
+        Which channel.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Region], NDArray[Any]],
+        shape: tuple[int, int, int],
+        dtype: DTypeLike,
+        channel: int = 0,
+    ) -> None:
+        self._read, self._channel = read, channel
+        self.shape = (shape[2], shape[1], shape[0])
+        self.dtype = np.dtype(dtype)
+        self.ndim = 3
+        self.size = shape[0] * shape[1] * shape[2]
+        self.nbytes = self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        """Return the voxels of integers, slices, lists and an ellipsis over (K, J, I)."""
+        whole = _complete(index if isinstance(index, tuple) else (index,))
+        boxes, rest = zip(*map(_box_and_rest, whole, self.shape), strict=True)
+        if any(start >= stop for start, stop in boxes):
+            shape = [max(0, stop - start) for start, stop in boxes]
+            empty: NDArray[Any] = np.empty(shape, self.dtype)[rest]
+            return empty
+        starts, stops = zip(*reversed(boxes), strict=True)
+        voxels = self._read(Region(starts, stops))[self._channel].transpose(_ZYX)
+        part: NDArray[Any] = voxels.astype(self.dtype, copy=False)[rest]
+        return part
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError(
+                "these voxels have to be read into new memory; copy=False forbids that"
+            )
+        return self[...] if dtype is None else self[...].astype(dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"LazyArray{self.shape} {self.dtype}"
+
+
+def _complete(index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return an index with an entry for each of three axes."""
+    places = [number for number, one in enumerate(index) if one is Ellipsis]
+    count = len(index) - len(places)
+    if count > 3 or len(places) > 1:
+        raise IndexError(f"an index of (K, J, I) has 3 entries, got {index!r}")
+    fill = (slice(None),) * (3 - count)
+    at = places[0] if places else len(index)
+    return (*index[:at], *fill, *index[at + len(places) :])
+
+
+def _box_and_rest(index: Any, length: int) -> tuple[tuple[int, int], Any]:
+    """Return the range that an index touches, and the index within that range."""
+    if isinstance(index, slice):
+        numbers = range(length)[index]
+        if not len(numbers):
+            return (0, 0), slice(None)
+        low, high = min(numbers[0], numbers[-1]), max(numbers[0], numbers[-1])
+        step = index.step or 1
+        return (low, high + 1), slice(None, None, step)
+    if np.ndim(index) == 0 and not isinstance(index, (bool, np.bool_)):
+        number = range(length)[int(index)]
+        return (number, number + 1), 0
+    numbers_ = np.arange(length)[np.asarray(index)]
+    if not numbers_.size:
+        return (0, 0), numbers_
+    low, high = int(numbers_.min()), int(numbers_.max())
+    return (low, high + 1), numbers_ - low
+
+
+def to_napari(thing: Volume | LazyPatch, **options: Any) -> list[Layer]:
+    """Return the layers of a volume or patch, one for each channel; reads at most headers.
+
+    The axes are (K, J, I), so that napari shows the planes along K. Coarser levels are a pyramid.
+    Lengths are in the file's unit, by default millimetres. A volume with an affine of a body is in
+    LPS+, so that anterior is at the top.
+
+    Parameters
+    ----------
+    thing
+        A ``Volume`` or ``LazyPatch``.
+    **options
+        Arguments of the layer, such as ``name=`` or ``colormap=``.
+    """
+    levels: list[Any] = [thing]
+    statistics = None
+    if isinstance(thing, LazyPatch):
+        name, unit, place = thing.volume.name, "mm", thing.affine
+    else:
+        count = 1 + len(coarser_levels(thing))
+        levels = [at_level(thing, number) for number in range(count)]
+        name, unit, place = thing.name, thing.header.file_unit or "mm", thing.affine
+        statistics = thing.recorded_statistics
+    is_label = thing.kind == "label"
+    arguments = _place(thing.affine, unit, has_directions(place))
+    arguments["metadata"] = {"source": name}
+    if statistics is not None and not is_label and all(map(statistics.keeps, _RANKS)):
+        low, high = (statistics.percentile(rank) for rank in _RANKS)
+        arguments |= {"contrast_limits": (low, high)} if high > low else {}
+    short = name.rstrip("/").rpartition("/")[2] or name
+    channels, layers = thing.shape[0], []
+    for channel in range(channels):
+        arrays = [_lazy(level, channel, is_label=is_label) for level in levels]
+        own = {"name": short if channels == 1 else f"{short} [{channel}]", **arguments}
+        if len(arrays) > 1:
+            own["multiscale"] = True
+        data = arrays if len(arrays) > 1 else arrays[0]
+        layers.append((data, {**own, **options}, "labels" if is_label else "image"))
+    return layers
+
+
+def _lazy(level: Any, channel: int, *, is_label: bool) -> LazyArray:
+    dtype = np.dtype(level.dtype)
+    if dtype.kind == "b" or (is_label and dtype.kind == "f"):
+        dtype = np.dtype("u1" if dtype.kind == "b" else "i4")
+    dtype = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+    if isinstance(level, LazyPatch):
+        cache: list[NDArray[Any]] = []
+
+        def part(region: Region) -> NDArray[Any]:
+            if not cache:
+                cache.append(level.realize())
+            return cache[0][(slice(None), *region.slices)]
+
+        return LazyArray(part, level.shape[1:], dtype, channel)
+
+    def read(region: Region) -> NDArray[Any]:
+        values: NDArray[Any] = level.read(region).values()
+        return np.abs(values) if values.dtype.kind == "c" else values
+
+    return LazyArray(read, level.spatial_shape, dtype, channel)
+
+
+def _place(affine: NDArray[np.float64], unit: str, directions: bool) -> dict[str, Any]:
+    """Return scale, affine and units of a layer (K, J, I)."""
+    factor = MILLIMETRES.get(unit, 1.0)
+    world = _LPS @ affine if directions else affine.copy()
+    world[:3] /= factor
+    order = [*_ZYX, 3]
+    matrix = world[np.ix_(order, order)]
+    scale = np.linalg.norm(matrix[:3, :3], axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    rest = matrix @ np.diag([*(1 / scale), 1.0])
+    return {
+        "scale": tuple(scale.tolist()),
+        "affine": rest,
+        "units": (plain_unit(unit) if unit in MILLIMETRES else "mm",) * 3,
+        "axis_labels": ("z", "y", "x"),
+    }
+
+
+def view(*volumes: Any, **options: Any) -> Any:
+    """Open a viewer of volumes, patches or samples: of napari, or in a notebook of ipyniivue.
+
+    Parameters
+    ----------
+    *volumes
+        Volumes, lazy patches, samples of them, paths or URLs.
+    **options
+        Arguments of the layers of napari.
+
+    Returns
+    -------
+    object
+        The widget of ipyniivue in a notebook where it is installed. Else the viewer of napari. In a
+        script, ``napari.run()`` waits until its window is closed.
+
+    Raises
+    ------
+    MissingDependency
+        No viewer is installed.
+    TypeError
+        A thing is no volume.
+    """
+    every = [one for thing in volumes for one in _volumes_of(thing)]
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if hasattr(shell, "kernel"):
+        try:
+            import ipyniivue  # noqa: F401  whether it is installed
+        except ImportError:
+            pass
+        else:
+            from .niivue import widget_of
+
+            return widget_of(every)
+    try:
+        import napari
+    except ImportError:
+        msg = "view() needs a viewer, and neither napari nor, in notebooks, ipyniivue is installed."
+        raise MissingDependency(msg, do="pip install 'napari[all]'") from None
+    viewer = napari.Viewer()
+    for volume in every:
+        for layer in to_napari(volume, **options):
+            viewer.add_layer(napari.layers.Layer.create(*layer))
+    return viewer
+
+
+def _volumes_of(thing: Any) -> list[Any]:
+    if isinstance(thing, (Volume, LazyPatch)):
+        return [thing]
+    if isinstance(thing, Sample):
+        return [one for one in thing.values() if isinstance(one, (Volume, LazyPatch))]
+    if isinstance(thing, (str, os.PathLike)):
+        return [Volume(os.fspath(thing))]
+    msg = f"view() shows volumes, patches, samples and paths, got {type(thing).__name__}"
+    raise TypeError(msg)

@@ -1,0 +1,291 @@
+"""Three planes through a volume, read from a coarse level or within a bound on bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import Affine, Region
+from ...volumes import Volume
+from ...volumes.catalog.whole_pass import at_level, coarser_levels
+
+REPR_SIDE = 256
+"""Voxels along the longest side of the level that a notebook's table shows."""
+FIGURE_SIDE = 1024
+"""The same of a figure."""
+REMOTE_BYTES = 32 * 1024**2
+"""Largest number of bytes that a table reads of a remote volume, and at most half of it."""
+LOCAL_BYTES = 512 * 1024**2
+"""The same of a local volume, after decoding."""
+_LETTERS = (("L", "R"), ("P", "A"), ("I", "S"))
+_NAMES = ("sagittal", "coronal", "axial")
+_INDEX_NAMES = ("i", "j", "k")
+_MICROSCOPIC = 1e-2  # spacing in millimetres below which axes have no anatomical directions
+
+
+class TooManyBytes(Exception):
+    """The planes of a volume need more bytes than a table may read."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the planes need {bytes_text(size)}")
+        self.size = size
+
+
+@dataclass(frozen=True)
+class View:
+    """How a plane of a volume is shown: its axes, flips, and letters at its sides."""
+
+    axis: int  # normal to the plane
+    across: int  # axis from left to right
+    down: int  # axis from top to bottom
+    flips: tuple[bool, bool]  # of rows and of columns
+    name: str
+    letters: tuple[str, str, str, str]  # left, right, bottom, top; empty without directions
+
+    def arrange(self, voxels: NDArray[Any]) -> NDArray[Any]:
+        """Return a slice (C, i, j, k) of one voxel along the axis as (C, rows, columns)."""
+        plane = np.moveaxis(voxels, (1 + self.down, 1 + self.across), (1, 2))[..., 0]
+        rows, columns = (slice(None, None, -1 if flip else 1) for flip in self.flips)
+        return plane[:, rows, columns]
+
+
+@dataclass(frozen=True)
+class Plane:
+    """One plane of a volume, as it is shown."""
+
+    voxels: NDArray[Any]  # (C, rows, columns)
+    view: View
+    index: int  # along the axis
+    pixel: tuple[float, float]  # height and width of a pixel in millimetres
+    level: int = 0  # of the volume, 0 for its own voxels
+    is_placed: bool = True  # whether lengths are known
+
+    def length_text(self, length: float) -> str:
+        """Return a length in millimetres, or in voxels where there is no affine."""
+        return length_text(length) if self.is_placed else f"{length:g} voxels"
+
+    @property
+    def caption(self) -> str:
+        """The name of the plane and its index."""
+        name = f"{_INDEX_NAMES[self.view.axis]} = {self.index}"
+        name = f"{name} of level {self.level}" if self.level else name
+        return f"{self.view.name}, {name}" if self.view.name else name
+
+
+def bytes_text(size: float) -> str:
+    """Return a number of bytes in a readable unit.
+
+    Examples
+    --------
+    >>> bytes_text(2_500_000)
+    '2.5 MB'
+    """
+    units = ("B", "kB", "MB", "GB", "TB")
+    power = min(len(units) - 1, int(math.log10(max(size, 1)) // 3))
+    return f"{size / 1000**power:.3g} {units[power]}"
+
+
+def length_text(length: float) -> str:
+    """Return a length in millimetres in a readable unit.
+
+    Examples
+    --------
+    >>> length_text(50.0), length_text(0.02), length_text(0.0005)
+    ('50 mm', '20 µm', '500 nm')
+    """
+    for size, unit in ((0.1, "mm"), (1e-3, "µm")):
+        if length >= size:
+            return f"{length / (1.0 if unit == 'mm' else 1e-3):.4g} {unit}"
+    return f"{length * 1e6:.4g} nm"
+
+
+def views_of(
+    affine: Affine, *, directions: bool = True, like: Affine | None = None
+) -> tuple[View, View, View]:
+    """Return the views along the three axes, in the order of sagittal, coronal and axial.
+
+    With directions, right, anterior and superior are at the right and at the top. Without, rows
+    and columns are those of the array. Voxels are arranged as if their affine was ``like``, so
+    that a flip is seen; the letters are those of their own affine.
+    """
+    own = affine[:3, :3] / np.maximum(np.linalg.norm(affine[:3, :3], axis=0), 1e-30)
+    steps = own if like is None else like[:3, :3] / np.linalg.norm(like[:3, :3], axis=0)
+    world = _closest_axes(steps) if directions else [0, 1, 2]
+    views = []
+    for axis in sorted(range(3), key=world.__getitem__):
+        across, down = sorted((a for a in range(3) if a != axis), key=world.__getitem__)
+        if not directions:
+            name, letters, flips = "", ("", "", "", ""), (False, False)
+        else:
+            name = _NAMES[world[axis]]
+            flips = (bool(steps[world[down], down] > 0), bool(steps[world[across], across] < 0))
+            right, top = own[:, across] * (-1) ** flips[1], own[:, down] * -((-1) ** flips[0])
+            letters = (_letter(-right), _letter(right), _letter(-top), _letter(top))
+        views.append(View(axis, across, down, flips, name, letters))
+    return views[0], views[1], views[2]
+
+
+def _letter(direction: NDArray[np.float64]) -> str:
+    axis = int(np.abs(direction).argmax())
+    return _LETTERS[axis][int(direction[axis] > 0)]
+
+
+def _closest_axes(steps: NDArray[np.float64]) -> list[int]:
+    """Return the world axis that each voxel axis is closest to, each once."""
+    world, rest = [-1, -1, -1], np.abs(steps)
+    for _ in range(3):
+        row, column = np.unravel_index(rest.argmax(), rest.shape)
+        world[int(column)] = int(row)
+        rest = rest.copy()
+        rest[row], rest[:, column] = -1, -1
+    return world
+
+
+def has_directions(affine: Affine) -> bool:
+    """Whether the axes are those of a body: not without an affine, nor below 10 micrometres."""
+    smallest = np.linalg.norm(affine[:3, :3], axis=0).min()
+    return bool(smallest >= _MICROSCOPIC) and not np.array_equal(affine, np.eye(4))
+
+
+def orientation(affine: Affine) -> str:
+    """Return the letters of the directions of the axes, such as ``"RAS"``.
+
+    Examples
+    --------
+    >>> orientation(np.diag([-1.0, -1, 2, 1]))
+    'LPS'
+    """
+    steps = affine[:3, :3]
+    closest = _closest_axes(steps / np.maximum(np.linalg.norm(steps, axis=0), 1e-30))
+    return "".join(_LETTERS[w][int(steps[w, a] > 0)] for a, w in enumerate(closest))
+
+
+def planes_of_array(
+    array: NDArray[Any],
+    affine: Affine,
+    at: Sequence[int] | None = None,
+    *,
+    directions: bool,
+    like: Affine | None = None,
+) -> list[Plane]:
+    """Return the planes of voxels (C, I, J, K) through an index, by default the middle."""
+
+    def read(region: Region) -> NDArray[Any]:
+        return array[(slice(None), *region.slices)]
+
+    return _planes(read, array.shape[1:], affine, at, directions, like)
+
+
+def _planes(
+    read: Callable[[Region], NDArray[Any]],
+    shape: Sequence[int],
+    affine: Affine,
+    at: Sequence[int] | None,
+    directions: bool,
+    like: Affine | None = None,
+) -> list[Plane]:
+    sizes = np.linalg.norm(affine[:3, :3], axis=0)
+    is_placed = not np.array_equal(affine, np.eye(4))
+    planes = []
+    for view, region in _regions(shape, affine, at, directions, like):
+        voxels = view.arrange(np.asarray(read(region)))
+        pixel = float(sizes[view.down]), float(sizes[view.across])
+        index = region.start[view.axis]
+        planes.append(Plane(voxels, view, index, pixel, is_placed=is_placed))
+    return planes
+
+
+def _regions(
+    shape: Sequence[int],
+    affine: Affine,
+    at: Sequence[int] | None,
+    directions: bool,
+    like: Affine | None = None,
+) -> list[tuple[View, Region]]:
+    point = [n // 2 for n in shape] if at is None else list(at)
+    pairs = []
+    for view in views_of(affine, directions=directions, like=like):
+        others = [n for a, n in enumerate(shape) if a != view.axis]
+        if min(others) == 1 and max(shape) > 1 and shape[view.axis] > 1:
+            continue  # of a slice: this plane would be a line
+        start, stop = [0, 0, 0], list(shape)
+        start[view.axis], stop[view.axis] = point[view.axis], point[view.axis] + 1
+        pairs.append((view, Region((start[0], start[1], start[2]), (stop[0], stop[1], stop[2]))))
+    return pairs
+
+
+def read_planes(
+    volume: Volume, *, side: int, at: Sequence[int] | None = None, has_limit: bool = False
+) -> list[Plane]:
+    """Return planes of a volume, of the coarsest level with ``side`` voxels on its longest side.
+
+    ``at`` is an index of the volume, by default its middle. With ``has_limit``, planes of too many
+    bytes raise `TooManyBytes`, unless a coarser level needs fewer.
+    """
+    directions = has_directions(volume.affine)
+    costs = []
+    for number in _levels(volume, side):
+        level = at_level(volume, number)
+        point = None if at is None else _at_level(at, volume, level)
+        shape, affine = level.spatial_shape, level.affine
+        regions = [region for _, region in _regions(shape, affine, point, directions)]
+        costs.append(bytes_needed(level, regions))
+        if not has_limit or costs[-1] <= _limit_of(volume):
+            planes = _planes(partial(_values, level), shape, affine, point, directions)
+            return [replace(plane, level=number) for plane in planes]
+    raise TooManyBytes(min(costs))
+
+
+def _values(volume: Volume, region: Region) -> NDArray[Any]:
+    values = volume.read(region).values()
+    return np.abs(values) if values.dtype.kind == "c" else values
+
+
+def _levels(volume: Volume, side: int) -> list[int]:
+    """Return the levels to try, the best first: then coarser ones, which need fewer bytes."""
+    matrices = coarser_levels(volume)
+    lengths = [max(volume.spatial_shape)]
+    lengths += [max(volume.spatial_shape) / abs(m[:3, :3]).max() for m in matrices]
+    fine = [number for number, length in enumerate(lengths) if length >= side]
+    return list(range(fine[-1] if fine else 0, len(lengths)))
+
+
+def _at_level(at: Sequence[int], volume: Volume, level: Volume) -> list[int]:
+    world = volume.affine @ (*at, 1)
+    index = np.rint(np.linalg.solve(level.affine, world)[:3]).astype(int)
+    inside: list[int] = np.clip(index, 0, np.array(level.spatial_shape) - 1).tolist()
+    return inside
+
+
+def _limit_of(volume: Volume) -> float:
+    whole = math.prod(volume.shape) * volume.disk_dtype.itemsize
+    return min(REMOTE_BYTES, whole // 2) if is_remote(volume) else LOCAL_BYTES
+
+
+def is_remote(volume: Volume) -> bool:
+    """Whether a part of a volume is read over a network; opens the volume."""
+    return any(part.probe().remote for part in volume.parts)
+
+
+def bytes_needed(volume: Volume, regions: Sequence[Region]) -> int:
+    """Return an upper bound of the bytes that a read of regions decodes or maps."""
+    header = volume.header
+    size = header.disk_dtype.itemsize
+    whole = math.prod(header.shape) * size
+    if volume.located_source is None and header.access == "view":
+        return 0  # in memory
+    needs = [volume.needed_chunks(region) for region in regions]
+    if header.access == "stream" or (is_remote(volume) and None in needs):
+        return whole  # rows of a plane are spread over the file
+    voxels = (region.size * header.shape[0] for region in regions)
+    # Pages of a mapped file are read as a whole.
+    pages = sum(min(whole, count * 4096) for count in voxels)
+    if all(need is None for need in needs):
+        return min(whole, pages)
+    return sum(need.voxels * size for need in needs if need is not None)

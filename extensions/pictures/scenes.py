@@ -1,0 +1,256 @@
+"""Scenes: the planes of all volumes of one case, from anything that can be items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import META, Affine, Sample
+from ...core.suggest import looks_like_label
+from ...spatial import LazyPatch
+from ...volumes import Volume
+from .facts import draws_of, is_batch, pass_needed
+from .planes import (
+    LOCAL_BYTES,
+    REMOTE_BYTES,
+    Plane,
+    TooManyBytes,
+    bytes_needed,
+    has_directions,
+    is_remote,
+    planes_of_array,
+    read_planes,
+)
+
+MOST_ITEMS = 8
+"""Items of a batch that are items."""
+_MOST_CLASSES = 32  # distinct numbers of an integer array that are taken for classes
+_AT_ONCE = "vp.show(x) reads and shows them"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The planes of one volume of a case, or why there are none."""
+
+    key: str
+    kind: str  # "intensity" or "label"
+    planes: Sequence[Plane] = ()
+    note: str = ""  # why there are no planes
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The volumes of one case on one grid, and the draws of the case."""
+
+    title: str
+    layers: Sequence[Layer]
+    draws: Sequence[tuple[str, str]] = ()
+    labels: Sequence[Layer] = field(default=())
+    """Labels whose outlines are drawn on the images."""
+
+    @property
+    def images(self) -> Sequence[Layer]:
+        """The layers to draw: images, or labels where there is no image."""
+        return [layer for layer in self.layers if layer.kind != "label"] or self.layers
+
+
+@dataclass(frozen=True)
+class Voxels:
+    """Voxels in memory (C, I, J, K), and their place."""
+
+    array: NDArray[Any]
+    affine: Affine
+    kind: str
+    directions: bool
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a thing is looked at: the side of a level, the index, and whether reads are bounded."""
+
+    side: int
+    at: Sequence[int] | None = None
+    is_bounded: bool = False
+    like: Affine | None = None  # voxels in memory are arranged as if this was their affine
+
+
+def scenes_of(thing: Any, look: Look, name: str = "") -> list[Scene]:
+    """Return the scenes of a volume, patch, sample, batch, mapping or array.
+
+    Raises
+    ------
+    TypeError
+        The thing has no voxels.
+    """
+    if is_batch(thing):
+        return list(_scenes_of_batch(thing, look))
+    if isinstance(thing, Sample):
+        return [_scene_of_sample(thing, look)]
+    if isinstance(thing, Mapping):
+        return [_scene(name, dict(thing), look, {})]
+    if isinstance(thing, (Volume, LazyPatch)):
+        draws: Mapping[str, Any] = {}
+        if isinstance(thing, LazyPatch) and not _needs_pass(thing, look):
+            draws = thing.draws
+        title = name or str((thing.volume if isinstance(thing, LazyPatch) else thing).name)
+        return [_scene(title, {"": thing}, look, draws)]
+    array = as_numpy(thing)
+    if array.ndim == 5:
+        titles = (f"{name or 'item'} {number}" for number in range(MOST_ITEMS))
+        return [
+            _scene(title, {"": one}, look, {}) for title, one in zip(titles, array, strict=False)
+        ]
+    return [_scene(name, {"": array}, look, {})]
+
+
+def as_numpy(thing: Any) -> NDArray[Any]:
+    """Return a tensor or array of 2 to 5 axes as an array; TypeError for anything else."""
+    if hasattr(thing, "detach"):
+        thing = thing.detach().cpu()
+        thing = thing.float() if "bfloat16" in str(thing.dtype) else thing
+    array = np.asarray(thing)
+    if array.dtype.kind not in "biufc" or not 2 <= array.ndim <= 5:
+        kind = f"{type(thing).__name__} of shape {array.shape}"
+        msg = (
+            f"show() draws volumes, patches, samples, batches, pipes, paths and arrays, got {kind}"
+        )
+        raise TypeError(msg)
+    return np.abs(array) if array.dtype.kind == "c" else array
+
+
+def _scene_of_sample(sample: Sample, look: Look) -> Scene:
+    things: dict[str, Any] = {}
+    draws: dict[str, Any] = {}
+    for key, value in sample.items():
+        patch: Any = value if isinstance(value, LazyPatch) else sample.patches.get(key)
+        things[key] = value
+        if isinstance(patch, LazyPatch):
+            if not _needs_pass(patch, look):
+                draws.update(patch.draws)
+            if patch is not value and hasattr(value, "shape"):
+                directions = has_directions(_stored_affine(patch))
+                things[key] = Voxels(as_numpy(value), patch.affine, patch.kind, directions)
+    title = sample.case if sample.case else ", ".join(map(str, sample.identity))
+    return _scene(title, things, look, draws)
+
+
+def _stored_affine(patch: LazyPatch) -> Affine:
+    first = next(iter(patch.pending.references.values()), patch.volume)
+    affine: Affine = getattr(first, "stored_volume", first).affine
+    return affine
+
+
+def _scenes_of_batch(batch: Mapping[str, Any], look: Look) -> Iterator[Scene]:
+    for number, meta in enumerate(batch[META][:MOST_ITEMS]):
+        things: dict[str, Any] = {}
+        for key, value in batch.items():
+            if key == META or getattr(value, "ndim", 0) != 5:
+                continue
+            array, source = as_numpy(value[number]), meta.get("sources", {}).get(key)
+            if source is None:
+                things[key] = array
+                continue
+            base = np.array(source["plan"]["source"]["affine"])
+            affine, directions = np.array(source["affine"]), has_directions(base)
+            things[key] = Voxels(array, affine, _kind_of(key, array), directions)
+        yield _scene(f"{number}: {meta['case']}", things, look, meta.get("draws", {}))
+
+
+def _scene(title: str, things: Mapping[str, Any], look: Look, draws: Mapping[str, Any]) -> Scene:
+    items: dict[str, Any] = {}
+    notes: dict[str, str] = {}
+    for key, thing in things.items():
+        try:
+            if (one := _voxels_of(key, thing, look)) is not None:
+                items[key] = one
+        except TooManyBytes as error:
+            notes[key] = f"{error}: {_AT_ONCE}"
+    at = look.at if look.at is not None else _most_labelled(items.values())
+    layers = []
+    for key, one in items.items():
+        if isinstance(one, Volume):
+            try:
+                planes = read_planes(one, side=look.side, at=look.at, has_limit=look.is_bounded)
+                layers.append(Layer(key, one.kind, planes))
+            except TooManyBytes as error:
+                layers.append(Layer(key, one.kind, (), f"{error}: {_AT_ONCE}"))
+            continue
+        index = at if at is not None and _is_inside(at, one.array) else None
+        how: dict[str, Any] = {"directions": one.directions, "like": look.like}
+        planes = planes_of_array(one.array, one.affine, index, **how)
+        layers.append(Layer(key, one.kind, planes))
+    layers += [Layer(key, "intensity", (), note) for key, note in notes.items()]
+    labels = [layer for layer in layers if layer.kind == "label" and layer.planes]
+    return Scene(title, layers, draws_of(draws), labels)
+
+
+def _is_inside(at: Sequence[int], array: NDArray[Any]) -> bool:
+    return all(0 <= index < length for index, length in zip(at, array.shape[1:], strict=True))
+
+
+def _voxels_of(key: str, thing: Any, look: Look) -> Voxels | Volume | None:
+    """Return voxels in memory or a volume; None for an entry that has none."""
+    if isinstance(thing, (Volume, Voxels)):
+        return thing
+    if isinstance(thing, LazyPatch):
+        whole = thing.volume
+        if isinstance(whole, Volume) and not (thing.pending.steps or thing.values or thing.members):
+            return whole
+        if look.is_bounded:
+            _refuse_large(thing)
+        directions = has_directions(_stored_affine(thing))
+        return Voxels(thing.realize(), thing.affine, thing.kind, directions)
+    if not hasattr(thing, "__array__") or not 2 <= getattr(thing, "ndim", 0) <= 4:
+        return None
+    array = as_numpy(thing)
+    array = array[..., None] if array.ndim == 2 else array
+    array = array[None] if array.ndim == 3 else array
+    return Voxels(array, np.eye(4), _kind_of(key, array), directions=False)
+
+
+def _kind_of(key: str, array: NDArray[Any]) -> str:
+    if looks_like_label(key) or array.dtype.kind == "b":
+        return "label"
+    is_small = array.dtype.kind in "iu" and array.size and array.min() >= 0
+    return "label" if is_small and len(np.unique(array)) <= _MOST_CLASSES else "intensity"
+
+
+def _most_labelled(things: Any) -> list[int] | None:
+    """Return the index with most foreground on each axis, of the first label in memory."""
+    for one in things:
+        if isinstance(one, Voxels) and one.kind == "label" and one.array.any():
+            inside = one.array.any(axis=0)
+            sums = (inside.sum(axis=tuple(a for a in range(3) if a != axis)) for axis in range(3))
+            return [int(np.argmax(each)) for each in sums]
+    return None
+
+
+def _needs_pass(patch: LazyPatch, look: Look) -> bool:
+    return look.is_bounded and bool(pass_needed(patch))
+
+
+def _refuse_large(patch: LazyPatch) -> None:
+    """Raise TooManyBytes for a patch whose voxels a table must not read."""
+    whole = sum(_whole_bytes(leaf) for leaf in patch.leaves)
+    if pass_needed(patch):
+        raise TooManyBytes(whole)
+    reads = [read for read in patch.reads(through=True) if isinstance(read.volume, Volume)]
+    size = sum(bytes_needed(read.volume, [read.region]) for read in reads)
+    remote = any(is_remote(read.volume) for read in reads)
+    size_here = int(np.prod(patch.shape)) * patch.dtype.itemsize
+    if size > (min(REMOTE_BYTES, whole // 2) if remote else LOCAL_BYTES) or size_here > LOCAL_BYTES:
+        raise TooManyBytes(max(size, size_here))
+
+
+def _whole_bytes(patch: LazyPatch) -> int:
+    volume = getattr(patch.volume, "stored_volume", patch.volume)
+    return int(np.prod(volume.shape)) * int(volume.dtype.itemsize)
+
+
+def hint_of(layer: Layer) -> str:
+    """Return the line for a layer without planes."""
+    return f"{layer.key}: {layer.note}" if layer.key else layer.note

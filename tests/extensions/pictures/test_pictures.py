@@ -1,0 +1,283 @@
+"""Figures, previews and tables show the right voxels, at a bounded cost."""
+
+import io
+import re
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import voxpipe as vp
+from voxpipe.core import IO_COUNTERS
+from voxpipe.core.views import view
+from voxpipe.extensions.commands import preview as command
+from voxpipe.extensions.pictures import pixels, planes
+from voxpipe.extensions.pictures.preview import pairs_of, without_augmentation
+
+AFFINE = np.diag([-1.5, -1.5, 3.0, 1.0])
+
+
+def case():
+    """Return an image with a bright box, and its label."""
+    image = np.random.default_rng(0).normal(0, 1, (20, 24, 12)).astype("f4")
+    label = np.zeros(image.shape, np.uint8)
+    label[4:10, 8:20, 3:9] = 1
+    return image + 9 * label, label
+
+
+def chain(count=1):
+    """Return an opened chain of cases."""
+    image, label = case()
+    volumes = {
+        "image": vp.Volume(image, affine=AFFINE),
+        "label": vp.Volume(label, kind="label", affine=AFFINE),
+    }
+    return vp.from_cases([{"case": f"c{n}", **volumes} for n in range(count)]).open_volume()
+
+
+def test_png_is_read_by_another_library():
+    """Pillow reads the same pixels."""
+    values = np.random.default_rng(0).integers(0, 255, (5, 7, 3)).astype(np.uint8)
+
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(pixels.png(values)))), values)
+
+
+def test_planes_are_in_the_orientation_of_a_body():
+    """Of LPS voxels: right and superior are at the ends of rows and at the top."""
+    array = np.zeros((1, 4, 5, 6))
+    array[0, 0, :, 5] = 1  # the most right voxels, of the most superior slice
+    _, coronal, _ = planes.planes_of_array(array, AFFINE, directions=True)
+
+    assert coronal.voxels.shape == (1, 6, 4)
+    assert coronal.voxels[0, 0, -1] == 1
+    assert coronal.voxels.sum() == 1
+    assert coronal.view.letters == ("L", "R", "I", "S")
+    assert coronal.pixel == (3.0, 1.5)
+    assert coronal.caption == "coronal, j = 2"
+
+
+def test_a_flip_is_seen_when_voxels_are_arranged_like_others():
+    """The letters are those of the flipped voxels."""
+    flipped = np.diag([-1.0, 1, 1, 1]) @ AFFINE
+    _, coronal, _ = planes.planes_of_array(
+        np.zeros((1, 4, 5, 6)), flipped, directions=True, like=AFFINE
+    )
+
+    assert coronal.view.letters == ("R", "L", "I", "S")
+
+
+def test_a_volume_has_the_same_facts_as_text_and_html():
+    """Each text of the lines is in the table, and there are three pictures."""
+    volume = vp.Volume(case()[0], affine=AFFINE)
+    html = volume._repr_html_()
+
+    lines = str(volume).splitlines()
+    assert "spacing  1.5 x 1.5 x 3 mm" in lines
+    assert "axes     LPS, first voxel at 0, 0, 0 mm" in lines
+    assert all(line.partition("  ")[2].strip() in html for line in lines)
+    assert html.count("data:image/png") == 3
+
+
+def test_a_missing_volume_has_a_table_with_its_error():
+    """A notebook's cell does not end with a traceback."""
+    volume = vp.Volume("missing.nii")
+
+    assert "VolumeNotFound" in volume._repr_html_()
+    assert "VolumeNotFound" in str(volume)
+
+
+def test_a_table_reads_a_coarse_level(tmp_path):
+    """The finest level of a pyramid is not read."""
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
+    paths = []
+    for level, size in enumerate((512, 256, 128)):
+        shape = (size // 16, size, size)
+        group.create_array(str(level), shape=shape, chunks=(8, 64, 64), dtype="u1")[:] = 7
+        scale = [2.0**level] * 3
+        paths.append(
+            {
+                "path": str(level),
+                "coordinateTransformations": [{"type": "scale", "scale": scale}],
+            }
+        )
+    axes = [{"name": name, "type": "space", "unit": "millimeter"} for name in "zyx"]
+    group.attrs["multiscales"] = [{"version": "0.4", "axes": axes, "datasets": paths}]
+    volume = vp.Volume(tmp_path / "a.zarr")
+    volume.header  # noqa: B018  read before counting
+    before = IO_COUNTERS.snapshot().bytes_decoded
+    html = volume._repr_html_()
+
+    assert "of level 1" in html
+    assert 0 < IO_COUNTERS.snapshot().bytes_decoded - before <= 3 * 16 * 256 * 256
+
+
+def test_a_table_refuses_many_bytes(monkeypatch, tmp_path):
+    """The table shows the facts, and a line about the planes."""
+    np.save(tmp_path / "a.npy", np.zeros((8, 8, 8)))
+    monkeypatch.setattr(planes, "LOCAL_BYTES", 10)
+    html = vp.Volume(tmp_path / "a.npy")._repr_html_()
+
+    assert "data:image" not in html
+    assert "the planes need" in html
+    assert "vp.show(x)" in html
+
+
+def test_a_table_never_reads_a_whole_remote_volume(monkeypatch, tmp_path):
+    """At most half of it, however small it is."""
+    np.save(tmp_path / "a.npy", np.zeros((8, 8, 8)))
+    volume = vp.Volume(tmp_path / "a.npy")
+    monkeypatch.setattr(planes, "is_remote", lambda volume: True)
+
+    assert planes._limit_of(volume) == 8**3 * 8 // 2
+    with pytest.raises(planes.TooManyBytes):
+        planes.read_planes(volume, side=256, has_limit=True)
+
+
+def test_before_and_after_have_the_same_draws():
+    """Without rotation, flip and noise, a patch is a plain crop of the volume."""
+    pipe = chain().lazy_patch(8).rotate((-30, 30)).flip(p=0.5).noise(0.5).normalize(mean=1, std=2)
+    sample = next(iter(pipe))
+    plain = without_augmentation(sample)["image"]
+    start = sample["image"].draws["lazy_patch"]["start"]
+    region = tuple(slice(s, s + 8) for s in start)
+
+    assert plain.draws["lazy_patch"] == sample["image"].draws["lazy_patch"]
+    assert np.allclose(plain.realize()[0], (case()[0][region] - 1) / 2, atol=1e-5)
+
+
+def test_before_and_after_go_through_flushes_and_realized_patches():
+    """A realized sample is compared with the voxels of its place."""
+    pipe = chain().lazy_patch(8).rotate((-30, 30)).flush().zoom((0.5, 2.0)).realize()
+    (pair,) = pairs_of(pipe, 1)
+
+    assert pair.before is not None
+    assert not np.allclose(
+        pair.before.images[0].planes[0].voxels, pair.after.images[0].planes[0].voxels
+    )
+
+
+def test_a_preview_draws_pairs_of_a_chain_that_ends_with_batches():
+    """Three planes before and after, and a text, of each patch; also after a pipe of torch."""
+    pytest.importorskip("matplotlib")
+    pipe = chain(2).lazy_patch(8).flip(p=0.5).batch_patches(2).map(len)
+    figure = pipe.preview(2)
+
+    assert sum(bool(axes.images) for axes in figure.axes) == 12
+    assert "flip" in "".join(text.get_text() for axes in figure.axes for text in axes.texts)
+
+
+def test_a_preview_has_the_seed_of_a_run():
+    """The same seed shows the same patches, another one others."""
+    pipe = chain(4).shuffle().lazy_patch(8)
+    draws = [[pair.after.draws for pair in pairs_of(pipe, 4, seed=seed)] for seed in (0, 0, 1)]
+
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_show_draws_whatever_has_voxels():
+    """Samples, batches, tensors, volumes with a prediction, and chains."""
+    pytest.importorskip("matplotlib")
+    pipe = chain().lazy_patch(8)
+    batch = next(iter(pipe.batch_patches(1)))
+    shown = [chain(), pipe, next(iter(pipe)), batch, batch["image"], case()[0], case()[0][:, :, 0]]
+    counts = [sum(bool(axes.images) for axes in vp.show(one).axes) for one in shown]
+    figure = vp.show(vp.Volume(case()[0], affine=AFFINE), label=case()[1], title="mine")
+
+    assert counts == [3, 3, 3, 3, 3, 3, 1]
+    assert figure.axes[0].collections  # outlines
+    assert figure._repr_png_()[1:4] == b"PNG"
+
+
+def test_show_refuses_other_things():
+    """The error names what can be shown."""
+    pytest.importorskip("matplotlib")
+    with pytest.raises(TypeError, match="volumes, patches, samples"):
+        vp.show(b"text")
+    with pytest.raises(IndexError, match="outside"):
+        vp.show(case()[0], center=(99, 0, 0))
+
+
+def test_a_batch_has_a_table_and_another_mapping_has_none():
+    """Notebooks ask for plain mappings too."""
+    batch = next(iter(chain(2).lazy_patch(8).flip(p=1.0).batch_patches(2)))
+    html = view(batch, "html")
+
+    assert html.count("data:image/png") == 6
+    assert "c0" in html
+    assert "c1" in html
+    assert "axes=(0, 1, 2)" in html
+    assert view({"a": 1}, "html") is None
+    assert view([1], "html") is None
+
+
+def test_chains_samples_and_patches_have_tables():
+    """A chain has its code and its cost; a sample has outlines."""
+    pipe = chain().lazy_patch(8)
+    sample = next(iter(pipe))
+
+    assert ".lazy_patch(8)" in pipe._repr_html_()
+    assert "per patch" in pipe._repr_html_()
+    assert ".lazy_patch(8)" in view(pipe.map(len), "html")
+    assert sample._repr_html_().count("data:image/png") == 3
+    assert sample["image"]._repr_html_().count("data:image/png") == 3
+    assert "drew lazy_patch" in str(sample["image"])
+    assert "case" in str(sample)
+
+
+def test_explanations_and_checks_have_tables(tmp_path):
+    """A text stays a text."""
+    pipe = chain().lazy_patch(8).batch_patches(1)
+    with vp.DataLoader2(pipe, seed=0) as loader:
+        report, figures = loader.explain(), loader.stats()
+
+    assert isinstance(report, str)
+    assert repr(report) == str(report)
+    assert "as written" in report._repr_html_()
+    assert "delivered" in figures._repr_html_()
+    checked = vp.check([{"image": str(tmp_path / "missing.nii")}], num_workers=1)
+    assert "1 bad" in checked._repr_html_()
+    assert "VolumeNotFound" in checked._repr_html_()
+
+
+def test_names_in_tables_are_escaped():
+    """A case cannot add markup to a page."""
+    image, _ = case()
+    sample = next(iter(vp.from_cases([{"case": "<b>", "image": image}]).open_volume()))
+
+    assert "<b>" not in sample._repr_html_()
+    assert "&lt;b&gt;" in sample._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.html"])
+def test_the_command_writes_a_picture(tmp_path, name, capsys):
+    """Of a volume, with or without matplotlib."""
+    from voxpipe.__main__ import main
+
+    np.save(tmp_path / "v.npy", case()[0])
+    output = tmp_path / name
+
+    assert main(["preview", str(tmp_path / "v.npy"), "-o", str(output)]) == 0
+    assert capsys.readouterr().out.strip() == str(output)
+    content = output.read_bytes()
+    assert content.startswith(b"\x89PNG") or content.count(b"data:image/png") == 3
+
+
+def test_the_command_refuses_other_files(tmp_path, capsys):
+    """Before anything is read."""
+    from voxpipe.__main__ import main
+
+    assert main(["preview", str(tmp_path / "v.npy"), "-o", "a.xyz"]) != 0
+    assert "is no picture" in capsys.readouterr().err
+    assert command.__doc__.startswith("Draw")
+
+
+def test_the_window_leaves_out_nan():
+    """Pixels without a value have a colour of their own."""
+    plane = np.array([[0.0, np.nan], [1.0, np.inf]])
+    image = pixels.grey(plane, pixels.window_of([plane]))
+
+    assert image[0, 1].tolist() == [96, 0, 0]
+    assert re.match("data:image/png;base64,", pixels.data_url(image))
+    assert zlib.crc32(pixels.png(image)) == zlib.crc32(pixels.png(image.copy()))
