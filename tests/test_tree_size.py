@@ -15,8 +15,8 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 # 0044 says how many lines they took, and which they replaced.
 #
 # Workers of a cluster have a budget of 1 800 lines in both parts.
-PARTS = {"engine": (237, 67_987), "extensions": (53, 13_933)}
-FOLDERS = 34
+PARTS = {"engine": (237, 67_987), "extensions": (55, 14_366)}
+FOLDERS = 35
 SMALL = 3
 CIRCLES = 0
 NATIVE = 4_603  # lines of C++, of headers too: all that there are
