@@ -122,6 +122,7 @@ class FromOme(CaseFinder):
         super().__init__(path, storage_options)
 
     def look(self) -> Cases:
+        """Return the cases, from the metadata below the root."""
         images = _distinct([*images_below(self.location, self.storage_options)])
         if not images:
             msg = f"there is no image of OME-Zarr or OME-TIFF below {public_name(self.location)}"
@@ -173,6 +174,7 @@ class FromOme(CaseFinder):
         return Volume(place, kind="label", storage_options=self.storage_options, **options)
 
     def data_texts(self) -> Iterator[str]:
+        """Yield one line for each case."""
         for case in self.cases:
             yield f"case={case[CASE]}, {', '.join(k for k in case if k not in (CASE, 'ome'))}"
 

@@ -55,6 +55,7 @@ class TimePoint(ViewedBackend):
                 yield start + low, start + high
 
     def reads(self, region: Region, channels: Channels | None) -> Iterator[Read]:
+        """Yield the reads of the image, one for each run of channels."""
         for part in self._parts(channels):
             yield self._inner, region, part
 
@@ -135,11 +136,8 @@ def _at_label(request: BackendRequest, name: str, label: str) -> BackendRequest:
     if request.zarr_store is not None:
         group = request.zarr_store
         if not hasattr(group, "groups") or path not in group:
-            names = (
-                [*group[LABELS].group_keys()] if LABELS in getattr(group, "keys", list)() else []
-            )
             msg = f"{name} has no label group {label!r}"
-            raise SampleError(msg, do=f"Give one of {names}, or open the group at labels/NAME.")
+            raise VolumeNotFound(msg, do="Give the group at labels/NAME, or a path with label=.")
         return BackendRequest(**{**vars(request), "zarr_store": group[path]})
     place = os.fspath(request.path) if request.path else request.uri or ""
     OmeNode.at(place, request.storage_options).label(label)
