@@ -280,7 +280,8 @@ class FileOutput(_LockedOutput):
         assert self._file is not None
         # A program without the lock may have written a file there.
         check_destination(self.target, overwrite=self._overwrite, is_file=True)
-        self._file.finish(is_label=kind == "label")
+        self._file.is_label = kind == "label"
+        self._file.finish()
         self.cells.close()
         self.drop()
         if self._url:

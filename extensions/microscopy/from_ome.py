@@ -20,12 +20,14 @@ from ...volumes import Volume
 from ...volumes.catalog.find import list_below
 from ...volumes.formats.stored_file import LocalStoredFile, RemoteStoredFile, import_package
 from ...volumes.registry import BackendRequest
+from .bioio_reader import SUFFIXES as SCENES
+from .bioio_reader import scenes_of
 from .ome_metadata import OmeNode, join
 from .ome_view import tiff_sizes
 from .tiff_sequence import SUFFIXES, files_of_pattern, is_pattern
 
 IMAGE, LABEL = "image", "label"
-_ENDS = (".ome.zarr", ".zarr", ".ome.tiff", ".ome.tif", ".tiff", ".tif")
+_ENDS = (".ome.zarr", ".zarr", ".ome.tiff", ".ome.tif", ".tiff", ".tif", *SCENES)
 _TIMES = ("cases", "channels")
 _MOST_NAMES = 6
 
@@ -50,11 +52,11 @@ class OmeImage:
 class FromOme(CaseFinder):
     """Begin a chain with the images of OME-Zarr or OME-TIFF below a folder, a case each.
 
-    The root is an image, a plate, a well, a group of bioformats2raw, a folder of these, an
-    OME-TIFF, or a pattern of TIFF files. A case is one time point of one image. Its name has the
-    path of the image below the root, ``"A/1/0"`` for field 0 of well A1, and the time point, if
-    there are several: ``"A/1/0 t3"``. Only metadata are read. A case holds paths, so its memory
-    does not grow with the image.
+    The root is an image, a plate, a well, a group of bioformats2raw, an OME-TIFF, a file of CZI,
+    ND2 or LIF, a folder of these, or a pattern of TIFF files. A case is one time point of one
+    image. Its name has the path of the image below the root, ``"A/1/0"`` for field 0 of well A1,
+    and the time point, if there are several: ``"A/1/0 t3"``. Only metadata are read. A case holds
+    paths, so its memory does not grow with the image.
 
     A sample also holds ``"ome"``, a mapping by which ``filter()`` can choose: ``image`` (its path
     below the root), ``well`` and ``field`` of a plate, ``time``, and ``labels``, the names of the
@@ -213,6 +215,9 @@ def images_below(root: str, options: Mapping[str, Any]) -> Iterator[OmeImage]:
     if public_name(root).lower().endswith(SUFFIXES):
         yield from _of_tiff(root, plain(posixpath.basename(public_name(root))), options)
         return
+    if root.lower().endswith(SCENES):
+        yield from _of_scenes(root, plain(posixpath.basename(root)))
+        return
     node = OmeNode.at(root, options)
     if node.is_image:
         yield _of_node(node, root, plain(posixpath.basename(public_name(root).rstrip("/"))))
@@ -229,6 +234,8 @@ def images_below(root: str, options: Mapping[str, Any]) -> Iterator[OmeImage]:
     for name, place in sorted(places.items()):
         if public_name(place).lower().endswith((".ome.tif", ".ome.tiff")):
             yield from _of_tiff(place, plain(name), options)
+        elif place.lower().endswith(SCENES) and not is_url(place):
+            yield from _of_scenes(place, plain(name))
         elif not name.lower().endswith(SUFFIXES):
             is_node = is_url(place) or os.path.isdir(place)
             image = OmeNode.at(place, options) if is_node else None
@@ -249,6 +256,15 @@ def _of_tiff(place: str, name: str, options: Mapping[str, Any]) -> Iterator[OmeI
         own = {"series": number} if count > 1 else {}
         sizes = tiff_sizes(request, place, 0, number if count > 1 else None)
         yield OmeImage(place, f"{name}/{number}" if count > 1 else name, sizes, options=own)
+
+
+def _of_scenes(place: str, name: str) -> Iterator[OmeImage]:
+    """Yield the scenes of a file that a reader of bioio opens."""
+    scenes = [*scenes_of(place, place)]
+    for scene, sizes in scenes:
+        several = len(scenes) > 1
+        own = {"scene": scene} if several else {}
+        yield OmeImage(place, f"{name}/{scene}" if several else name, sizes, options=own)
 
 
 def _series_in(request: BackendRequest, name: str) -> int:

@@ -70,8 +70,9 @@ class Writer(Protocol):
     ) -> None:
         """Write ``target`` from the file ``voxels``: (C, K, J, I) in C order, of the stored type.
 
-        With ``is_label`` coarser levels keep voxels, and do not average them. ``mark`` is one word to keep in the first 4096 bytes, after ``"voxpipe "``; empty for none.
-        ``levels`` is the number of resolutions; None for the default of the format.
+        With ``is_label`` coarser levels keep voxels, and do not average them. ``mark`` is one word
+        to keep in the first 4096 bytes, after ``"voxpipe "``; empty for none. ``levels`` is the
+        number of resolutions; None for the default of the format.
         """
 
 
@@ -240,6 +241,9 @@ class VolumeFile:
         Function that copies a box into the file's order of axes; by default with NumPy.
     """
 
+    is_label = False
+    """Whether coarser levels of a label are written, by the writer of a package."""
+
     def __init__(
         self,
         path: Path,
@@ -351,14 +355,14 @@ class VolumeFile:
         # Not closed: a traceback may hold a view, and the error of closing would hide its error.
         self._voxels, self._dirty = None, 0
 
-    def finish(self, *, is_label: bool = False) -> None:
+    def finish(self) -> None:
         """Write the unfinished rows, compress a ``.gz`` or call the writer; rename the file."""
         self.flush()
         self.release()
         part = self._part
         if self._writer is not None:
             part = part.with_name("written")
-            how: Any = {"is_label": is_label, "mark": self._mark, "levels": self._levels}
+            how: Any = {"is_label": self.is_label, "mark": self._mark, "levels": self._levels}
             self._writer(self._part, part, self._header, **how)
         if self._suffix.endswith(".gz"):
             part = part.with_name("compressed")

@@ -70,6 +70,7 @@ def _write_file(
                 if is_loaded:
                     voxels = voxels[(slice(None), *region.slices)]
                 file.write(region, as_stored(voxels, header))
-            file.finish(is_label=getattr(volume, "kind", "") == "label")
+            file.is_label = getattr(volume, "kind", "") == "label"
+            file.finish()
         finally:
             target.clear()  # a partial file cannot be resumed
