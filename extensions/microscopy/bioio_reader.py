@@ -131,7 +131,7 @@ def _affine(image: Any, sizes: dict[str, int], name: str) -> tuple[tuple[float, 
         warn(f"{msg}that along x. {do}", LikelyMistake)
     word = unit_word(str(getattr(image.dimension_properties.X, "unit", None) or "um"))
     unit = plain_unit(word) if word in MILLIMETRES else "um"
-    usual = lengths["x"] or lengths["y"]
+    usual = lengths["x"] or lengths["y"] or lengths["z"] or 1.0
     steps = [abs(float(lengths[axis] or usual)) * MILLIMETRES[unit] for axis in "xyz"]
     return affine_entries(np.diag([*steps, 1.0]), name), unit
 

@@ -127,7 +127,7 @@ def _without_view(request: BackendRequest, options: Mapping[str, Any]) -> Backen
     return BackendRequest(**{**vars(request), "reader_kwargs": options})
 
 
-def _at_label(request: BackendRequest, name: str, label: str) -> BackendRequest:
+def _at_label(request: BackendRequest, name: str, label: Any) -> BackendRequest:
     """Return the request for a label group of the image of a request."""
     if not isinstance(label, str):
         msg = f"label= of {name} is {label!r}"

@@ -237,8 +237,8 @@ def convert(
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
     refuse_itself(volume, place)
     if writer_of(place) is not None:
-        how = {"overwrite": overwrite, "levels": levels, "options": storage_options or {}}
-        write_file(place, volume, file_header(header), None, **how)
+        own: Any = {"overwrite": overwrite, "levels": levels, "options": storage_options or {}}
+        write_file(place, volume, file_header(header), None, **own)
         whole = header.shape[1:]
         return ConversionResult(place, whole, whole, 1, 0)
     refuse_other_formats(place)
@@ -335,10 +335,12 @@ def publish(
     sums = [stored_sum(array, (*lead, *index[::-1])) or b"" for index, _ in plan.regions()]
     record = {**array.attrs["voxpipe"], "sums": b"".join(sums).hex()}
     array.update_attributes({"voxpipe": record})
+    above = image_above(target.name)
+    is_label = is_label or above is not None
     write_levels(array, plan, target.store, partial(_create_array, plan), is_label=is_label)
     image = os.path.basename(target.name.rstrip("/"))
     document = group_document(plan, image, {"key": key})
-    if image_above(target.name) is not None:
+    if above is not None:
         document["attributes"]["ome"]["image-label"] = {"source": {"image": "../../"}}
     target.publish(document, overwrite=overwrite)
 

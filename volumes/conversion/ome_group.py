@@ -126,8 +126,9 @@ def reduced(voxels: NDArray[Any], ratio: tuple[int, ...], *, is_label: bool) -> 
     [[1, 5, 9], [2, 6, 9]]
     """
     if is_label:
-        return voxels[(..., *(slice(None, None, f) for f in ratio))]
-    sums = voxels.astype(np.float64 if voxels.dtype.itemsize > 2 else np.float32)
+        every: Any = (..., *(slice(None, None, factor) for factor in ratio))
+        return np.asarray(voxels[every])
+    sums: Any = voxels.astype(np.float64 if voxels.dtype.itemsize > 2 else np.float32)
     for axis, factor in zip((-3, -2, -1), ratio, strict=True):
         if factor > 1:
             length = sums.shape[axis]
