@@ -15,7 +15,7 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 # 0044 says how many lines they took, and which they replaced.
 #
 # Workers of a cluster have a budget of 1 800 lines in both parts.
-PARTS = {"engine": (239, 68_368), "extensions": (60, 15_345)}
+PARTS = {"engine": (239, 68_365), "extensions": (60, 15_327)}
 FOLDERS = 35
 SMALL = 3
 CIRCLES = 0

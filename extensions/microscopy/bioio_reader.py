@@ -1,7 +1,7 @@
 """Files of microscopes that the readers of bioio open: CZI of Zeiss, ND2 of Nikon, LIF of Leica.
 
 A reader of bioio describes an image as an array of dask. A read computes the chunks of dask that a
-region touches: planes where the reader can be told so, else the chunks that it makes by itself.
+region touches: single planes of CZI and LIF, and the chunks of the reader of ND2.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def open_bioio(
     if scene is None and len(scenes) > 1:
         msg = f"{name} holds {len(scenes)} scenes: {few_names(scenes, 6)}"
         raise SampleError(msg, do="Give scene=NAME for one; vp.from_ome() makes a case of each.")
-    known: dict[Any, int] = {**dict(zip(scenes, itertools.count(), strict=False))}
-    number = 0 if scene is None else known.get(scene, scene)
+    by_name: dict[Any, int] = {**dict(zip(scenes, itertools.count(), strict=False))}
+    number = 0 if scene is None else by_name.get(scene, scene)
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(scenes):
         msg = f"{name} has no scene {scene!r}, but {few_names(scenes, 6)}"
         raise SampleError(msg, do=f"Give one of these names, or 0 to {len(scenes) - 1}.")

@@ -52,15 +52,15 @@ class OmeImage:
 class FromOme(CaseFinder):
     """Begin a chain with the images of OME-Zarr or OME-TIFF below a folder, a case each.
 
-    The root is an image, a plate, a well, a group of bioformats2raw, an OME-TIFF, a file of CZI,
-    ND2 or LIF, a folder of these, or a pattern of TIFF files. A case is one time point of one
-    image. Its name has the path of the image below the root, ``"A/1/0"`` for field 0 of well A1,
-    and the time point, if there are several: ``"A/1/0 t3"``. Only metadata are read. A case holds
-    paths, so its memory does not grow with the image.
+    The root is an image, a plate, a well, a group of bioformats2raw, an OME-TIFF, a CZI, ND2 or
+    LIF, or a folder of these. A pattern of TIFF files is a root too. A case is one time point of
+    one image. Its name has the path of the image below the root: ``"A/1/0"`` is field 0 of well
+    A1. If there are several time points, it has the time: ``"A/1/0 t3"``. Only metadata are read.
+    A case holds paths, so its memory does not grow with the image.
 
-    A sample also holds ``"ome"``, a mapping by which ``filter()`` can choose: ``image`` (its path
-    below the root), ``well`` and ``field`` of a plate, ``time``, and ``labels``, the names of the
-    label groups.
+    A sample also holds ``"ome"``, a mapping by which ``filter()`` can choose. Its keys are
+    ``image`` (the path below the root), ``time`` and ``labels`` (the names of the groups). Images
+    of a plate also have ``well`` and ``field``.
 
     Parameters
     ----------
@@ -68,16 +68,16 @@ class FromOme(CaseFinder):
         Path or URL of the root.
     label
         The label group, which becomes the key ``"label"``. Several names become keys of their own
-        names; a mapping gives the keys: ``{"seg": "nuclei"}``. By default there are no labels.
+        names; a mapping gives the keys: ``{"seg": "nuclei"}``. Without it there are no labels.
     time
-        ``"cases"``, ``"channels"`` for all time points of an image as channels of one case, or
-        the number of one time point.
+        ``"cases"``, the number of one time point, or ``"channels"``. Then all time points of an
+        image are channels of one case.
     level
-        Level of the pyramids, 0 for the finest.
+        Level of the pyramids. The finest is 0.
     optional
         Keys that a case may lack.
     storage_options
-        For fsspec, where the root is a URL; give them to ``open_volume()`` too.
+        For fsspec, where the root is a URL. Give them to ``open_volume()`` too.
 
     Raises
     ------

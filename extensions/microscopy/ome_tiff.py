@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 
 from ...core.validate import MILLIMETRES, unit_word
 from ...volumes.conversion.convert_plan import spacing_of
-from ...volumes.conversion.ome_group import reduced
+from ...volumes.conversion.ome_group import reduce_blocks
 from ...volumes.formats.stored_file import import_package
 from ...volumes.header import Header
 
-_TILE = 256  # voxels along each axis of a tile: a multiple of 16
-_SMALL = 256  # voxels along the longest axis of a plane that has no coarser level by default
-_BIG = 2**32 - 2**25  # bytes from which offsets have 64 bits, as in tifffile
+# Voxels along each axis of a tile: a multiple of 16.
+_TILE = 256
+# Voxels along the longest axis of a plane that has no coarser level by default.
+_SMALL = 256
+# Bytes from which offsets have 64 bits, as in tifffile.
+_BIG = 2**32 - 2**25
 # Units of OME-XML by our names.
 _UNITS = {"um": "µm", "nm": "nm", "mm": "mm", "angstrom": "Å", "cm": "cm", "m": "m"}
 
@@ -37,18 +40,8 @@ def write_ome_tiff(
     Planes are compressed by zlib, in tiles. Coarser levels halve I and J, as viewers expect, and
     keep K. One plane and its levels are in memory.
 
-    Parameters
-    ----------
-    voxels, target
-        Paths of the file that is read, and of the one that is written.
-    header
-        Shape, type, affine, and the unit of lengths.
-    is_label
-        Whether coarser levels keep every second voxel, for labels, or means.
-    mark
-        Word that is kept in the tag Software, after ``"voxpipe "``.
-    levels
-        Number of resolutions; by default down to 256 voxels.
+    The arguments are those of `Writer`. The tag Software holds ``mark``. By default there are
+    levels down to 256 voxels.
     """
     tifffile = import_package("tifffile", str(target))
     channels, i, j, k = header.shape
@@ -87,7 +80,7 @@ def _planes(path: Path, header: Header, level: int, *, is_label: bool) -> Iterat
         for _ in range(channels * k):
             plane = np.fromfile(file, header.disk_dtype, i * j).reshape(1, j, i)
             for _ in range(level):
-                plane = reduced(plane, (1, 2, 2), is_label=is_label)
+                plane = reduce_blocks(plane, (1, 2, 2), is_label=is_label)
             yield plane[0]
 
 

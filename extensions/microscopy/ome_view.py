@@ -26,14 +26,8 @@ from .tiff_sequence import SUFFIXES, is_pattern
 class TimePoint(ViewedBackend):
     """The channels of one time point of an image, whose times and channels are C.
 
-    Parameters
-    ----------
-    inner
-        Backend of the image.
-    channels
-        Its channels that belong to the time point, in ascending order.
-    time
-        Number of the time point, for keys of the content.
+    The backend ``inner`` is that of the image. Its ``channels`` of the time point are in ascending
+    order. Keys of the content have the number ``time``.
     """
 
     counts_below = True

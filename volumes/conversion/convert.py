@@ -157,12 +157,11 @@ def convert(
         lazy patches and no random draws. Patches are resampled block by block, so memory does not
         grow with the volume.
     destination
-        Path or URL; by convention it ends in ``.nii.zarr``. ``.ome.zarr`` is a pyramid, and
-        ``img.zarr/labels/NAME`` a label group of an image that was written before. ``.ome.tif`` is
-        an OME-TIFF, written whole, for which ``chunk``, ``shard`` and ``codec`` do not count.
-        For a pipe, a folder, in which the
-        volumes are called ``CASE/KEY.nii.zarr``; for a pipe of one volume also a name that ends in
-        ``.zarr``.
+        Path or URL; by convention it ends in ``.nii.zarr``. ``.ome.zarr`` is a pyramid.
+        ``img.zarr/labels/NAME`` is a label group of an image that was written before. ``.ome.tif``
+        is an OME-TIFF, which ignores ``chunk``, ``shard`` and ``codec``. For a pipe, a folder, in
+        which the volumes are called ``CASE/KEY.nii.zarr``. For a pipe of one volume also a name
+        that ends in ``.zarr``.
     chunk, shard
         Voxels along each axis of the decode unit and of the stored object. Default chunks are
         about a quarter of ``patch`` and 128 KiB; default shards 32 MiB before compression.
@@ -173,8 +172,7 @@ def convert(
         ``"none"``.
     levels
         Number of resolutions, each half as fine. By default ``.ome.zarr``, ``.ome.tif`` and label
-        groups have them down to 256 voxels, others one. Labels keep every second voxel, other
-        volumes are averaged.
+        groups have them down to 256 voxels, others one. Labels are sampled. Others are averaged.
     overwrite
         Replace a zarr group at the destination; other files and folders are never replaced.
     storage_options

@@ -27,10 +27,13 @@ from .convert_plan import ConvertPlan, spacing_of
 
 _LABEL_GROUP = re.compile(r"(.+\.zarr)/labels/([^/]+)/?", re.IGNORECASE)
 _SUFFIX = ".ome.zarr"
-_SMALL = 256  # voxels along the longest axis at which no further level is written by default
+# Voxels along the longest axis at which no further level is written by default.
+_SMALL = 256
 _MOST_LEVELS = 16
-_EVEN = 1.5  # an axis is halved up to this many times the smallest distance between voxels
-_BLOCK_BYTES = 32 * 1024**2  # of the finer level, read at once
+# An axis is halved up to this many times the smallest distance between voxels.
+_EVEN = 1.5
+# Bytes of the coarser level that are written at once.
+_BLOCK_BYTES = 32 * 1024**2
 
 
 def image_above(place: str) -> tuple[str, str] | None:
@@ -72,18 +75,10 @@ def levels_at(place: str, header: Header, levels: int | None) -> tuple[Triple, .
 
 
 def write_levels(array: Any, plan: ConvertPlan, store: Any, create: Any, *, is_label: bool) -> None:
-    """Write the coarser levels of a written array, block by block.
+    """Write the coarser levels of a written array of zarr-python, block by block.
 
-    Parameters
-    ----------
-    array
-        The finest level, of zarr-python.
-    store
-        ``store(path)`` returns the store of an array of the group.
-    create
-        ``create(store, shape)`` returns the array of a level.
-    is_label
-        Whether blocks of voxels are sampled, for labels, or averaged.
+    ``store(path)`` returns the store of an array of the group. ``create(store, shape)`` returns
+    the array of a level. With ``is_label`` blocks of voxels are sampled, else averaged.
     """
     before = (1, 1, 1)
     for number, factors in enumerate(plan.levels, 1):
@@ -97,7 +92,7 @@ def write_levels(array: Any, plan: ConvertPlan, store: Any, create: Any, *, is_l
                 for s, f, n in zip(block, ratio, array.shape[-3:], strict=True)
             )
             voxels = np.asarray(array[(..., *fine)])
-            coarse[(..., *block)] = reduced(voxels, ratio, is_label=is_label)
+            coarse[(..., *block)] = reduce_blocks(voxels, ratio, is_label=is_label)
         array, before = coarse, factors
 
 
@@ -114,7 +109,7 @@ def _blocks(array: Any, ratio: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
         yield tuple(slice(a, min(a + s, n)) for a, s, n in ends)
 
 
-def reduced(voxels: NDArray[Any], ratio: tuple[int, ...], *, is_label: bool) -> NDArray[Any]:
+def reduce_blocks(voxels: NDArray[Any], ratio: tuple[int, ...], *, is_label: bool) -> NDArray[Any]:
     """Return voxels (..., Z, Y, X) at a coarser level: the first of each block, or their mean.
 
     A block at the end may be smaller. Means of integers are rounded.
@@ -122,7 +117,7 @@ def reduced(voxels: NDArray[Any], ratio: tuple[int, ...], *, is_label: bool) -> 
     Examples
     --------
     >>> row = np.array([[[1, 2, 5, 8, 9]]], np.uint8)
-    >>> [reduced(row, (1, 1, 2), is_label=label).ravel().tolist() for label in (True, False)]
+    >>> [reduce_blocks(row, (1, 1, 2), is_label=label).ravel().tolist() for label in (True, False)]
     [[1, 5, 9], [2, 6, 9]]
     """
     if is_label:

@@ -43,8 +43,8 @@ def save(
     ----------
     destination
         Path or URL; it ends in ``.nii``, ``.nii.gz``, ``.nrrd``, ``.mha``, ``.ome.tif`` or
-        ``.zarr``. ``.ome.zarr`` and ``.ome.tif`` are pyramids. ``img.zarr/labels/NAME`` is a label
-        group of an image that was written before.
+        ``.zarr``. Pyramids are ``.ome.zarr`` and ``.ome.tif``. Label groups of a written image are
+        ``img.zarr/labels/NAME``.
     array
         Array or tensor, (I, J, K) or (C, I, J, K); or a ``Volume``, written box by box.
     like
@@ -56,7 +56,7 @@ def save(
         Stored type; by default that of the array, booleans as uint8 and float16 as float32.
         ``"like"``: the stored type of ``like`` with its slope and intercept.
     levels
-        Number of resolutions of zarr and OME-TIFF, as in :func:`convert`.
+        Number of resolutions, as in :func:`convert`. Other formats have one.
     overwrite
         Whether to replace an existing file.
     storage_options

@@ -70,9 +70,9 @@ class Writer(Protocol):
     ) -> None:
         """Write ``target`` from the file ``voxels``: (C, K, J, I) in C order, of the stored type.
 
-        With ``is_label`` coarser levels keep voxels, and do not average them. ``mark`` is one word
-        to keep in the first 4096 bytes, after ``"voxpipe "``; empty for none. ``levels`` is the
-        number of resolutions; None for the default of the format.
+        With ``is_label`` coarser levels keep voxels, and do not average them. The first 4096 bytes
+        hold ``"voxpipe "`` and the word ``mark``, unless it is empty. ``levels`` is the number of
+        resolutions. None is the default of the format.
         """
 
 

@@ -9,7 +9,7 @@ from ome_files import write_image
 
 import voxpipe as vp
 from voxpipe.core.errors import DestinationExists, SampleError, UnknownFormat, VolumeError
-from voxpipe.volumes.conversion.ome_group import reduced
+from voxpipe.volumes.conversion.ome_group import reduce_blocks
 
 SHAPE = 2, 600, 520, 3
 VOXELS = np.random.default_rng(0).integers(0, 999, SHAPE).astype("u2")
@@ -134,10 +134,12 @@ def test_a_block_at_the_end_may_be_smaller():
     """Odd lengths are rounded up, and means are of the voxels that are there."""
     voxels = np.arange(25, dtype=np.float32).reshape(1, 5, 5)
 
-    coarse = reduced(voxels, (1, 2, 2), is_label=False)
+    coarse = reduce_blocks(voxels, (1, 2, 2), is_label=False)
 
     np.testing.assert_array_equal(coarse[0, :, 2], [(4 + 9) / 2, (14 + 19) / 2, 24])
-    np.testing.assert_array_equal(reduced(voxels, (1, 2, 2), is_label=True), voxels[:, ::2, ::2])
+    np.testing.assert_array_equal(
+        reduce_blocks(voxels, (1, 2, 2), is_label=True), voxels[:, ::2, ::2]
+    )
 
 
 @pytest.fixture
