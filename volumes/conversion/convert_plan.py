@@ -45,8 +45,8 @@ class ConvertPlan:
     chunk: Triple  # voxels per inner chunk along I, J, K
     shard: Triple  # voxels per shard along I, J, K: whole chunks
     channels: int  # channels per inner chunk; a shard holds all channels
-    codec: str  # one of :data:`CODECS`
-    levels: tuple[Triple, ...] = ()  # factors of the coarser levels along I, J, K
+    codec: str  # one of :data:`CODECS`.
+    levels: tuple[Triple, ...] = ()  # Factors of the coarser levels along I, J, K.
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -43,10 +43,10 @@ def save(
     ----------
     destination
         Path or URL; it ends in ``.nii``, ``.nii.gz``, ``.nrrd``, ``.mha``, ``.ome.tif`` or
-        ``.zarr``. Pyramids are ``.ome.zarr`` and ``.ome.tif``. Label groups of a written image are
-        ``img.zarr/labels/NAME``.
+        ``.zarr``. Pyramids are ``.ome.zarr`` and ``.ome.tif``. Label groups of a written image
+        are ``img.zarr/labels/NAME``.
     array
-        Array or tensor, (I, J, K) or (C, I, J, K); or a ``Volume``, written box by box.
+        Array or tensor, (I, J, K) or (C, I, J, K). A ``Volume`` is written box by box.
     like
         The volume (or its path) with the grid of these voxels. It gives the affine, and from NIfTI
         to NIfTI the header with the codes and units of qform and sform.
