@@ -29,6 +29,7 @@ _HOMES = {
     "extensions.bridges.training_loops": "VoxpipeDataModule",
     "extensions.cluster.ray_service": "RayReadingService",
     "extensions.formats.raw_frames": "raw_volume",
+    "extensions.microscopy.from_ome": "from_ome",
     "extensions.pictures.figures": "show",
     "extensions.pictures.napari_layers": "view",
     "extensions.pictures.watch": "watch",

@@ -12,6 +12,7 @@ from .extensions.bridges.layouts import from_bids as from_bids, from_dicom as fr
 from .extensions.bridges.training_loops import VoxpipeDataModule as VoxpipeDataModule
 from .extensions.cluster.ray_service import RayReadingService as RayReadingService
 from .extensions.formats.raw_frames import raw_volume as raw_volume
+from .extensions.microscopy.from_ome import from_ome as from_ome
 from .extensions.pictures.figures import show as show
 from .extensions.pictures.napari_layers import view as view
 from .extensions.pictures.watch import watch as watch
@@ -20,4 +21,4 @@ from .reading_services import DistributedReadingService as DistributedReadingSer
 from .spatial import LazyPatch as LazyPatch, Policy as Policy, SpatialPlan as SpatialPlan
 from .volumes import AxisMap as AxisMap, Backend as Backend, Decoder as Decoder, Header as Header, Volume as Volume, Voxels as Voxels, convert as convert, register_backend as register_backend, register_decoder as register_decoder, save as save
 
-__all__: list[str] = ['Adapter', 'AxisMap', 'Backend', 'DataLoader2', 'DataPipe', 'Decoder', 'DistributedReadingService', 'FuseSpatial', 'Grid', 'Header', 'LazyPatch', 'Lint', 'MultiProcessingReadingService', 'OnError', 'Policy', 'Profile', 'RayReadingService', 'Region', 'Sample', 'ShuffleSpec', 'SpatialPlan', 'Stream', 'ThreadReadingService', 'Timeout', 'Volume', 'Voxels', 'VoxpipeDataModule', 'VoxpipeError', 'chain_from_json', 'chain_to_json', 'check', 'convert', 'errors', 'explain', 'from_bids', 'from_cases', 'from_decathlon', 'from_dicom', 'from_manifest', 'from_nnunet', 'from_node', 'from_table', 'index', 'lazy', 'list_cases', 'predict', 'raw_volume', 'register_backend', 'register_decoder', 'register_lint_rule', 'save', 'show', 'to_dataset', 'to_node', 'view', 'watch']
+__all__: list[str] = ['Adapter', 'AxisMap', 'Backend', 'DataLoader2', 'DataPipe', 'Decoder', 'DistributedReadingService', 'FuseSpatial', 'Grid', 'Header', 'LazyPatch', 'Lint', 'MultiProcessingReadingService', 'OnError', 'Policy', 'Profile', 'RayReadingService', 'Region', 'Sample', 'ShuffleSpec', 'SpatialPlan', 'Stream', 'ThreadReadingService', 'Timeout', 'Volume', 'Voxels', 'VoxpipeDataModule', 'VoxpipeError', 'chain_from_json', 'chain_to_json', 'check', 'convert', 'errors', 'explain', 'from_bids', 'from_cases', 'from_decathlon', 'from_dicom', 'from_manifest', 'from_nnunet', 'from_node', 'from_ome', 'from_table', 'index', 'lazy', 'list_cases', 'predict', 'raw_volume', 'register_backend', 'register_decoder', 'register_lint_rule', 'save', 'show', 'to_dataset', 'to_node', 'view', 'watch']

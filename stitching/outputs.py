@@ -11,7 +11,7 @@ import posixpath
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -38,6 +38,7 @@ from ..volumes.conversion.destination import (
     part_folder,
     upload,
 )
+from ..volumes.conversion.ome_group import levels_at, list_label, refuse_no_image
 from ..volumes.conversion.volume_file import (
     VolumeFile,
     as_stored,
@@ -168,13 +169,16 @@ class ZarrOutput(_LockedOutput):
     _plan: ConvertPlan
     _array: Any
     _counts: dict[tuple[int, int, int], int]  # missing voxels of each shard
+    unit = ""  # of lengths in the metadata; millimetres if empty
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
         """Create the arrays, or open those of a killed run."""
         header = Header.of((channels, *self.grid.shape), dtype, self.grid.affine)
+        header = replace(header, file_unit=self.unit)
         side = max(plan_conversion(header).chunk)
         shard = _CHUNKS_PER_SHARD * side
-        self._plan = plan_conversion(header, chunk=side, shard=shard, codec="zstd")
+        plan = plan_conversion(header, chunk=side, shard=shard, codec="zstd")
+        self._plan = replace(plan, levels=levels_at(self.place, header, None))
         self.target.finished_shards(self._key)
         self._array = create_arrays(self._plan, self.target)
         self._counts = {index: region.size for index, region in self._plan.regions()}
@@ -227,7 +231,9 @@ class ZarrOutput(_LockedOutput):
     def finish(self, kind: str) -> Volume:
         """Write the metadata, which makes the volume visible."""
         self.cells.close()
-        publish(self._array, self._plan, self.target, self._key, overwrite=self._overwrite)
+        how = {"overwrite": self._overwrite, "is_label": kind == "label"}
+        publish(self._array, self._plan, self.target, self._key, **how)
+        list_label(self.place, self._options)
         self.close()
         options = self._options if is_url(self.place) else None
         return Volume(self.place, kind=kind, storage_options=options)
@@ -254,7 +260,9 @@ class FileOutput(_LockedOutput):
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
         """Create the file, or open that of a killed run."""
         shape = (channels, *self.grid.shape)
-        self._header = Header.of(shape, file_dtype(dtype), self.grid.affine)
+        header = Header.of(shape, file_dtype(dtype), self.grid.affine)
+        unit = "" if self._like is None else self._like.header.file_unit
+        self._header = replace(header, file_unit=unit)
         folder, own = part_folder(self.place), (self._like, self._key, copy_natively)
         self._file = VolumeFile(self._path, folder, self._header, *own)
 
@@ -272,6 +280,7 @@ class FileOutput(_LockedOutput):
         assert self._file is not None
         # A program without the lock may have written a file there.
         check_destination(self.target, overwrite=self._overwrite, is_file=True)
+        self._file.is_label = kind == "label"
         self._file.finish()
         self.cells.close()
         self.drop()
@@ -307,8 +316,11 @@ def output_at(
     how |= {"grid": grid, "cells": cells}
     if refuse_unwritable(place):
         return FileOutput(place, like, **how)
+    refuse_no_image(place, how["options"])
     target = destination_of(place, how["options"])
-    return ZarrOutput(place, target, ExitStack(), is_file=False, **how)
+    output = ZarrOutput(place, target, ExitStack(), is_file=False, **how)
+    output.unit = "" if like is None else like.header.file_unit
+    return output
 
 
 def copy_natively(voxels: NDArray[Any], target: NDArray[Any]) -> None:

@@ -33,6 +33,7 @@ from ..storage.location import is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.convert import known_version
 from ..volumes.conversion.destination import part_folder
+from ..volumes.conversion.ome_group import image_above
 from .outputs import ActivatedOutput, Activation, Output, is_finished, output_at
 from .stitcher import BLENDS, CellMemory, OpenCells, Slot, Stitcher
 from .windows import WindowPlace
@@ -139,7 +140,8 @@ class HowToStitch(FieldChecks):
             msg = f"the destination has {other[0]}, and only {{case}} stands for something"
             raise VolumeError(msg, do="Give f(case), which returns a place, as the destination.")
         folder = text.rstrip("/" + os.sep)
-        if "." not in os.path.basename(folder):  # so it has no format
+        # Without a suffix it has no format, unless it is a label group.
+        if "." not in os.path.basename(folder) and image_above(folder) is None:
             msg = f"the destination {public_name(text)} is a folder, or has no ending"
             name = "" if "{case}" in folder else "/{case}"
             do = f'Write "{public_name(folder)}{name}.nii.gz" for a file of each case.'

@@ -42,6 +42,7 @@ FOLDERS = {
     ],
     "voxpipe.extensions": [
         {"formats", "torchdata"},
+        {"microscopy"},
         {"recipes"},
         {"bridges"},
         {"cluster"},

@@ -19,8 +19,8 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 #
 # Commands, pictures, microscopy and types have a budget of 4 500 in both parts. Decision 0046 says
 # how many lines they took.
-PARTS = {"engine": (241, 68_916), "extensions": (87, 19_329)}
-FOLDERS = 36
+PARTS = {"engine": (243, 69_294), "extensions": (94, 20_723)}
+FOLDERS = 37
 SMALL = 3
 CIRCLES = 0
 NATIVE = 4_603  # lines of C++, of headers too: all that there are

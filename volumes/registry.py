@@ -202,12 +202,17 @@ def matching_entry(request: BackendRequest) -> _Matcher | None:
     if request.path is not None and os.path.isfile(request.path):
         order = [f for f in order if f.matches is None] + [f for f in order if f.matches]
     formats = (f for f in order if f.name not in _WITHOUT and f.recognises(request))
-    entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats)
-    early = next(own, None) or next(entries, None)
-    if early is not None:
+    if (early := next(own, None)) is not None:
         return early
-    others = _entries(all_formats()[len(_FORMATS) :])[len(BEFORE) :]
-    return next((entry for entry in others if _recognises(entry, request)), None)
+    first, options = next(formats, None), {*request.reader_kwargs}
+    if first is not None and options <= {*first.options}:
+        return _Matcher(first.name, first.recognises, first.backend)
+    others = all_formats()[len(_FORMATS) :]
+    if first is not None:
+        # A package may read parts of a format, by options that only its own format has.
+        others = [*(f for f in others if options <= {*f.options}), first]
+    entries = _entries(others)[len(BEFORE) :]
+    return next((entry for entry in entries if _recognises(entry, request)), None)
 
 
 def with_affine(backend: Any, request: BackendRequest) -> Any:
@@ -295,10 +300,8 @@ _ROWS = (
     (".ims", "HDF5 of Imaris", "h5py", ""),
     (".n5", "N5", "", ""),
     (".mrc .map .rec .ccp4", "MRC", "mrcfile", ""),
-    (".czi", "Zeiss CZI", "czifile", _BIOFORMATS),
     (".lsm", "Zeiss LSM", "tifffile", _BIOFORMATS),
-    (".nd2", "Nikon ND2", "nd2", _BIOFORMATS),
-    (".lif .xlif", "Leica LIF", "readlif", _BIOFORMATS),
+    (".xlif", "Leica LIF", "readlif", _BIOFORMATS),
     (".oib .oif", "Olympus FluoView", "oiffile", _BIOFORMATS),
     (".vsi .dv .r3d .stk .sdt", "a microscope", "", _BIOFORMATS),
     (".svs .ndpi .scn .mrxs .bif", "a slide scanner", "openslide", _BIOFORMATS),

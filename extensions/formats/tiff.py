@@ -117,7 +117,7 @@ _MOST_TAGS = 4096  # of a page, as in tifffile
 _CHAINS = ("imagej", "shaped")
 
 
-def _kind_of(page: Any) -> dict[str, Any]:
+def kind_of(page: Any) -> dict[str, Any]:
     """Return the attributes that define the meaning of a page's bytes, by name."""
     kind = {name: getattr(page, name) for name in _KIND.split()}
     kind["orientation"] = page.tags.valueof(_ORIENTATION, 1)
@@ -166,7 +166,7 @@ def _tags_of_pages(pages: Any, first: Any) -> Iterator[tuple[int, bytes | None]]
 def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
     # tifffile takes the tags of the first page for those of all. Parsing those of 3,000 pages takes
     # ten times as long as the rest of opening: equal bytes are parsed once.
-    kind_of_first, equal = _kind_of(first), set[bytes | None]()
+    kind_of_first, equal = kind_of(first), set[bytes | None]()
     gdal: dict[Any, None] = {tuple(map(first.tags.valueof, _GDAL_TAGS)): None}
     if kind_of_first["orientation"] != 1:
         what = f"{name} says that its pages are turned: orientation {kind_of_first['orientation']}."
@@ -182,7 +182,7 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
             handle.open()
         with closing(handle) if is_closed else nullcontext():
             page = page.aspage()
-            kind = _kind_of(page)
+            kind = kind_of(page)
             gdal[tuple(map(page.tags.valueof, _GDAL_TAGS))] = None
         for key, value in kind.items():
             if value != kind_of_first[key]:

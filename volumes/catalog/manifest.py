@@ -538,6 +538,9 @@ def stamp_at(source: LocatedSource) -> Stamp:
 
 
 def _as_list(entries: Sequence[tuple[str, int, str]]) -> Stamp:
+    # Labels that are added to an image do not change it.
+    if any(entry[0] in METADATA_FILES for entry in entries):
+        entries = [entry for entry in entries if not entry[0].startswith("labels/")]
     version = content_key("", tuple(sorted((f"/{key}", *rest) for key, *rest in entries)))
     return Stamp("listing", sum(size for _, size, _ in entries), len(entries), version)
 

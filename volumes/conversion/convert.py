@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack, overload
 
@@ -48,7 +49,9 @@ from .destination import (
     destination_of,
     disk_errors,
 )
-from .volume_file import as_stored
+from .ome_group import image_above, levels_at, list_label, refuse_no_image, write_levels
+from .volume_file import as_stored, file_header, writer_of
+from .whole_file import write_file
 
 
 def refuse_other_formats(destination: str) -> None:
@@ -106,6 +109,7 @@ class ConvertOptions(TypedDict, total=False):
     shard: int | None
     patch: int
     codec: str
+    levels: int | None
     overwrite: bool
     storage_options: Mapping[str, Any] | None
     progress: Progress | None
@@ -136,12 +140,13 @@ def convert(
     shard: int | None = None,
     patch: int = 96,
     codec: str = "lz4hc",
+    levels: int | None = None,
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     timeout: float = LOCK_TIMEOUT,
 ) -> ConversionResult | list[ConversionResult]:
-    """Write a volume, as stored or as a chain computes it, as sharded zarr v3.
+    """Write a volume, as stored or as a chain computes it, as sharded zarr v3 or OME-TIFF.
 
     A call resumes one that was killed and keeps its finished shards. It does nothing where the
     same volume was converted with the same arguments before.
@@ -154,9 +159,11 @@ def convert(
         lazy patches and no random draws. Patches are resampled block by block, so memory does not
         grow with the volume.
     destination
-        Path or URL; by convention it ends in ``.nii.zarr``. For a pipe, a folder, in which the
-        volumes are called ``CASE/KEY.nii.zarr``; for a pipe of one volume also a name that ends in
-        ``.zarr``.
+        Path or URL; by convention it ends in ``.nii.zarr``. ``.ome.zarr`` is a pyramid.
+        ``img.zarr/labels/NAME`` is a label group of an image that was written before. ``.ome.tif``
+        is an OME-TIFF, which ignores ``chunk``, ``shard`` and ``codec``. For a pipe, a folder, in
+        which the volumes are called ``CASE/KEY.nii.zarr``. For a pipe of one volume also a name
+        that ends in ``.zarr``.
     chunk, shard
         Voxels along each axis of the decode unit and of the stored object. Default chunks are
         about a quarter of ``patch`` and 128 KiB; default shards 32 MiB before compression.
@@ -165,6 +172,9 @@ def convert(
     codec
         ``"lz4hc"`` (decodes fastest), ``"lz4"`` (written fastest), ``"zstd"`` (stores least) or
         ``"none"``.
+    levels
+        Number of resolutions, each half as fine. By default ``.ome.zarr``, ``.ome.tif`` and label
+        groups have them down to 256 voxels, others one. Labels are sampled. Others are averaged.
     overwrite
         Replace a zarr group at the destination; other files and folders are never replaced.
     storage_options
@@ -215,7 +225,7 @@ def convert(
     ):
         how: ConvertOptions = {"chunk": chunk, "shard": shard, "patch": patch, "codec": codec}
         how |= {"overwrite": overwrite, "storage_options": storage_options}
-        how |= {"progress": progress, "timeout": timeout}
+        how |= {"progress": progress, "timeout": timeout, "levels": levels}
         patches = _made_by(volume, place)
         return [convert(patch, where, **how) for patch, where in patches]
     elif not isinstance(volume, Volume):
@@ -226,7 +236,14 @@ def convert(
     header = replace(volume.header, affine=affine_entries(volume.grid.affine, volume.name))
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
     refuse_itself(volume, place)
+    if writer_of(place) is not None:
+        own: Any = {"overwrite": overwrite, "levels": levels, "options": storage_options or {}}
+        write_file(place, volume, file_header(header), None, **own)
+        whole = header.shape[1:]
+        return ConversionResult(place, whole, whole, 1, 0)
     refuse_other_formats(place)
+    refuse_no_image(place, storage_options or {})
+    plan = replace(plan, levels=levels_at(place, header, levels))
     target = destination_of(place, storage_options or {})
     what = f"{volume.name} could not be converted to {target.name}"
     leave = "Or remove the hidden folder .NAME.part next to the destination."
@@ -234,6 +251,7 @@ def convert(
         new_shards, reused_shards = write_planned(
             volume, plan, target, overwrite=overwrite, progress=progress
         )
+    list_label(place, storage_options or {})
     return ConversionResult(place, plan.chunk, plan.shard, new_shards, reused_shards)
 
 
@@ -295,20 +313,36 @@ def write_planned(
     if content_key(version_of(volume), plan.fingerprint()) != key:
         what = f"{volume.name} was written again while it was converted."
         raise errors.VolumeChanged(what, do="Convert it again once it is written.")
-    publish(array, plan, target, key, overwrite=overwrite)
+    is_label = getattr(volume, "kind", "") == "label"
+    publish(array, plan, target, key, overwrite=overwrite, is_label=is_label)
     return new_shards, len(shards)
 
 
 def publish(
-    array: Any, plan: ConvertPlan, target: Destination, key: str, *, overwrite: bool
+    array: Any,
+    plan: ConvertPlan,
+    target: Destination,
+    key: str,
+    *,
+    overwrite: bool,
+    is_label: bool = False,
 ) -> None:
-    """Record the check sums of all shards, so that none can replace another, and publish them."""
+    """Record the check sums of all shards, so that none can replace another, and publish them.
+
+    The coarser levels of the plan are written before.
+    """
     lead = (0,) * (len(plan.axes) - 3)
     sums = [stored_sum(array, (*lead, *index[::-1])) or b"" for index, _ in plan.regions()]
     record = {**array.attrs["voxpipe"], "sums": b"".join(sums).hex()}
     array.update_attributes({"voxpipe": record})
+    above = image_above(target.name)
+    is_label = is_label or above is not None
+    write_levels(array, plan, target.store, partial(_create_array, plan), is_label=is_label)
     image = os.path.basename(target.name.rstrip("/"))
-    target.publish(group_document(plan, image, {"key": key}), overwrite=overwrite)
+    document = group_document(plan, image, {"key": key})
+    if above is not None:
+        document["attributes"]["ome"]["image-label"] = {"source": {"image": "../../"}}
+    target.publish(document, overwrite=overwrite)
 
 
 def version_of(volume: Any) -> str:
@@ -354,7 +388,9 @@ def known_version(volume: Any) -> str:
             with suppress(errors.VoxpipeError):  # some open only with options of the reader
                 files = getattr(part.probe(), "files", ()) if source.path else ()
             paths = {source.path, *(getattr(file, "path", "") for file in files)} - {""}
-            changes += [(path, os.stat(path).st_ctime_ns) for path in sorted(paths)]
+            # A folder changes with the labels that are added; its stamp lists the others.
+            files_only = (path for path in sorted(paths) if not os.path.isdir(path))
+            changes += [(path, os.stat(path).st_ctime_ns) for path in files_only]
             changes += [file.content_key for file in files]
     return content_key(version_of(volume), tuple(changes))
 
@@ -362,7 +398,7 @@ def known_version(volume: Any) -> str:
 def create_arrays(plan: ConvertPlan, target: Destination) -> Any:
     """Create the arrays of the group, or open those of a killed call; return that of the voxels."""
     import zarr
-    from zarr.codecs import BloscCodec, Crc32cCodec
+    from zarr.codecs import Crc32cCodec
     from zarr.core.sync import sync
 
     header = np.frombuffer(nifti_bytes(plan.header), np.uint8)
@@ -372,15 +408,25 @@ def create_arrays(plan: ConvertPlan, target: Destination) -> Any:
     )
     small[...] = header
     store = target.store("0")
-    # So a missing shard always means damage, and -0.0 and NaN keep their bits.
-    config: Any = {"write_empty_chunks": True}
     if sync(store.exists("zarr.json")):
-        return zarr.open_array(store, mode="r+", zarr_format=3, config=config)
+        return zarr.open_array(store, mode="r+", zarr_format=3, config=_CONFIG)
+    return _create_array(plan, store, plan.stored_shape)
+
+
+# So a missing shard always means damage, and -0.0 and NaN keep their bits.
+_CONFIG: Any = {"write_empty_chunks": True}
+
+
+def _create_array(plan: ConvertPlan, store: Any, shape: tuple[int, ...]) -> Any:
+    """Return a new array of a level; a coarser one of this shape replaces one of a killed call."""
+    import zarr
+    from zarr.codecs import BloscCodec, Crc32cCodec
+
     codec: Any = plan.codec
     blosc = [] if codec == "none" else [BloscCodec(cname=codec, clevel=_LEVEL, shuffle="shuffle")]
     return zarr.create_array(
         store,
-        shape=plan.stored_shape,
+        shape=shape,
         chunks=plan.stored_chunks,
         shards=plan.stored_shards,
         dtype=plan.dtype,
@@ -389,7 +435,8 @@ def create_arrays(plan: ConvertPlan, target: Destination) -> Any:
         fill_value=0,
         dimension_names=plan.axes,
         attributes={"voxpipe": {"complete": True}},
-        config=config,
+        config=_CONFIG,
+        overwrite=shape != plan.stored_shape,
     )
 
 

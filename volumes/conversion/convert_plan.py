@@ -17,6 +17,7 @@ import numpy as np
 
 from ...core import Region
 from ...core.errors import VolumeError
+from ...core.validate import MILLIMETRES, unit_word
 from ..header import Header, Triple, affine_matrix
 
 # In smaller chunks requests and chunk headers cost more than voxels; of larger ones a patch decodes
@@ -44,7 +45,8 @@ class ConvertPlan:
     chunk: Triple  # voxels per inner chunk along I, J, K
     shard: Triple  # voxels per shard along I, J, K: whole chunks
     channels: int  # channels per inner chunk; a shard holds all channels
-    codec: str  # one of :data:`CODECS`
+    codec: str  # one of :data:`CODECS`.
+    levels: tuple[Triple, ...] = ()  # Factors of the coarser levels along I, J, K.
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -104,7 +106,8 @@ class ConvertPlan:
 
     def fingerprint(self) -> tuple[object, ...]:
         """Return the facts in which two written volumes of one source may differ."""
-        return (self.chunk, self.shard, self.channels, self.codec, "crc32c")
+        levels = (self.levels,) if self.levels else ()
+        return (self.chunk, self.shard, self.channels, self.codec, "crc32c", *levels)
 
     def _stored_shape(self, channels: int, spatial: Triple) -> tuple[int, ...]:
         shape = spatial[::-1]
@@ -225,21 +228,35 @@ def spacing_of(header: Header) -> tuple[float, float, float]:
 
 
 def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Return the ``zarr.json`` of an image's group, with voxpipe's own ``record``."""
-    spatial = {"type": "space", "unit": "millimeter"}
+    """Return the ``zarr.json`` of an image's group, with voxpipe's own ``record``.
+
+    Lengths have the unit of the source, millimetres if it has none.
+    """
+    unit = unit_word(plan.header.file_unit) or "mm"
+    names = {"um": "micrometer", "nm": "nanometer", "angstrom": "angstrom"}
+    size = MILLIMETRES[unit] if unit in names else 1.0
+    spatial = {"type": "space", "unit": names.get(unit, "millimeter")}
     kinds = {"c": {"type": "channel"}, "z": spatial, "y": spatial, "x": spatial}
-    lead = [1.0] * (len(plan.axes) - 3)
-    steps = [{"type": "scale", "scale": [*lead, *spacing_of(plan.header)[::-1]]}]
     matrix = affine_matrix(plan.header.affine)
-    diagonal, origin = np.diag(matrix)[:3], matrix[:3, 3].tolist()
+    diagonal, origin = np.diag(matrix)[:3], matrix[:3, 3]
     # OME-Zarr has no rotation, so a translation of a rotated image would be wrong.
     is_world = (diagonal > 0).all() and not (matrix[:3, :3] - np.diag(diagonal)).any()
-    if is_world and any(origin):
-        steps.append({"type": "translation", "translation": [*(0.0 for _ in lead), *origin[::-1]]})
-    image = {
+    spacing, lead = np.array(spacing_of(plan.header)) / size, len(plan.axes) - 3
+    image: dict[str, Any] = {
         "name": name,
         "axes": [{"name": axis, **kinds[axis]} for axis in plan.axes],
-        "datasets": [{"path": "0", "coordinateTransformations": steps}],
+        "datasets": [],
     }
-    ome = {"version": "0.5", "multiscales": [image]}
+    for number, factors in enumerate(((1, 1, 1), *plan.levels)):
+        scale = spacing * factors
+        # Voxels of all levels cover the same box.
+        start = (scale - spacing) / 2 + (origin / size if is_world else 0.0)
+        steps = [{"type": "scale", "scale": [1.0] * lead + scale[::-1].tolist()}]
+        if start.any():
+            translation = [0.0] * lead + start[::-1].tolist()
+            steps.append({"type": "translation", "translation": translation})
+        image["datasets"].append({"path": str(number), "coordinateTransformations": steps})
+    ome: dict[str, Any] = {"version": "0.5", "multiscales": [image]}
+    if channels := getattr(plan.header, "channel_names", ()):
+        ome["omero"] = {"channels": [{"label": label} for label in channels]}
     return {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome, "voxpipe": record}}

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import os
-import posixpath
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from ...core.errors import BadHeader, VolumeError
+from ...core.errors import BadHeader, SampleError, VolumeError
 from ...core.validate import as_dtype
 from ...storage.content import content_key
-from ...storage.location import absolute_place, is_url
+from ...storage.location import is_url
 from ..backend import Backend, as_array
-from ..catalog.whole_pass import slabs
 from ..header import Header
 from ..stack_source import OwnSource
 from ..volume import Volume
 from .convert import RetypedBackend, convert
-from .destination import (
-    LocalDestination,
-    check_destination,
-    destination_of,
-    disk_errors,
-    hold,
-    upload,
-)
-from .volume_file import PIECE, VolumeFile, as_stored, file_dtype, refuse_unwritable
+from .ome_group import image_above
+from .volume_file import file_dtype, file_header, refuse_unwritable, writer_of
+from .whole_file import write_file
 
 LIKE = "like"  # dtype= of the stored type of ``like``
 
@@ -43,17 +33,20 @@ def save(
     like: Volume | str | os.PathLike[str] | None = None,
     affine: ArrayLike | None = None,
     dtype: DTypeLike | None = None,
+    levels: int | None = None,
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Volume:
-    """Write voxels as NIfTI, NRRD, MetaImage or zarr, on the grid of a scan.
+    """Write voxels as NIfTI, NRRD, MetaImage, OME-TIFF or zarr, on the grid of a scan.
 
     Parameters
     ----------
     destination
-        Path or URL; it ends in ``.nii``, ``.nii.gz``, ``.nrrd``, ``.mha`` or ``.zarr``.
+        Path or URL; it ends in ``.nii``, ``.nii.gz``, ``.nrrd``, ``.mha``, ``.ome.tif`` or
+        ``.zarr``. Pyramids are ``.ome.zarr`` and ``.ome.tif``. Label groups of a written image
+        are ``img.zarr/labels/NAME``.
     array
-        Array or tensor, (I, J, K) or (C, I, J, K); or a ``Volume``, written box by box.
+        Array or tensor, (I, J, K) or (C, I, J, K). A ``Volume`` is written box by box.
     like
         The volume (or its path) with the grid of these voxels. It gives the affine, and from NIfTI
         to NIfTI the header with the codes and units of qform and sform.
@@ -62,6 +55,8 @@ def save(
     dtype
         Stored type; by default that of the array, booleans as uint8 and float16 as float32.
         ``"like"``: the stored type of ``like`` with its slope and intercept.
+    levels
+        Number of resolutions, as in :func:`convert`. Other formats have one.
     overwrite
         Whether to replace an existing file.
     storage_options
@@ -108,24 +103,24 @@ def save(
         text += f"like=, has {model.shape[1:]}."
         raise BadHeader(text, do="Bring it to that grid first, or give affine= instead.")
     if not suffix:
+        if image_above(place) is not None and not isinstance(array, Volume):
+            volume = volume.of_kind("label")
         if dtype is not None:
             source = _TypedSource(volume, _header_for(volume, dtype, model))
             volume = Volume.of_source(source, volume.kind)
-        convert(volume, place, overwrite=overwrite, storage_options=storage_options)
+        how: Any = {"overwrite": overwrite, "storage_options": storage_options}
+        convert(volume, place, levels=levels, **how)
         options = storage_options if is_url(place) else None
         return Volume(place, kind=volume.kind, storage_options=options)
     header = _header_for(volume, dtype, model)
-    target = destination_of(place, storage_options or {})
-    check_destination(target, overwrite=overwrite, is_file=True)
-    if is_url(place):
-        with tempfile.TemporaryDirectory(prefix="voxpipe-save-") as folder:
-            local = Path(folder) / posixpath.basename(place)
-            _write_file(local, volume, header, model, overwrite=False)
-            upload(local, place, storage_options or {}, overwrite=overwrite)
-        return Volume(place, kind=volume.kind, storage_options=storage_options)
-    with disk_errors(f"{volume.name} could not be saved at {place}", place):
-        _write_file(Path(absolute_place(place)), volume, header, model, overwrite=overwrite)
-    return Volume(place, kind=volume.kind)
+    if writer_of(place) is not None:
+        header = file_header(replace(header, file_unit=(model or volume).header.file_unit))
+    elif levels is not None:
+        msg = f"levels= is given for {suffix}, which has one resolution"
+        raise SampleError(msg, do="Write .ome.zarr or .ome.tif, or leave levels= out.")
+    options = storage_options or {}
+    write_file(place, volume, header, model, overwrite=overwrite, levels=levels, options=options)
+    return Volume(place, kind=volume.kind, storage_options=options if is_url(place) else None)
 
 
 def _volume_at(array: Any, affine: ArrayLike | None) -> Volume:
@@ -148,28 +143,6 @@ def _header_for(volume: Volume, dtype: DTypeLike | None, like: Volume | None) ->
         raise VolumeError('dtype="like" needs like=, which is missing.')
     source, disk = like.header, file_dtype(like.disk_dtype)
     return replace(own, disk_dtype=disk, slope=source.slope, intercept=source.intercept)
-
-
-def _write_file(
-    path: Path, volume: Volume, header: Header, like: Volume | None, *, overwrite: bool
-) -> None:
-    target = LocalDestination(path)
-    with hold(target, str(path)):
-        try:
-            # Another writer may just have finished.
-            check_destination(target, overwrite=overwrite, is_file=True)
-            target.clear()
-            file = VolumeFile(path, target.folder, header, like)
-            channels, i, j, k = header.shape
-            most = max(1, PIECE // (channels * header.disk_dtype.itemsize))
-            for region in slabs((i, j, k), (i, j, 1), most):
-                voxels = volume.numpy() if volume.is_loaded else volume.read(region).values()
-                if volume.is_loaded:
-                    voxels = voxels[(slice(None), *region.slices)]
-                file.write(region, as_stored(voxels, header))
-            file.finish()
-        finally:
-            target.clear()  # a partial file cannot be resumed
 
 
 class _TypedSource(OwnSource):

@@ -14,8 +14,9 @@ import posixpath
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from ...core import Region
 from ...core.convert_dtype import convert_dtype
 from ...core.errors import UnknownFormat
+from ...first_use import extensions
 from ...storage.disk_cache import open_no_link, sync_folder
 from ...storage.location import is_url, public_name
 from ..formats.nifti import NIFTI2_BYTES, fields_of, head_of
@@ -31,6 +33,7 @@ from ..header import Header, affine_entries, affine_matrix
 from ..volume import Volume
 from .convert_plan import SCANNER, set_voxels, spacing_of
 from .convert_plan import file_dtype as file_dtype
+from .ome_group import image_above
 
 SUFFIXES = (".nii.gz", ".nii", ".nrrd", ".mha")
 """Suffixes of files with one header in front of bare voxels."""
@@ -50,6 +53,29 @@ _PLANES = 8  # cache lines of a set in a level-1 cache
 # Errors of a file system that cannot allocate.
 _NO_ALLOCATION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 Copy = Callable[[NDArray[Any], NDArray[Any]], None]
+
+
+class Writer(Protocol):
+    """Function that writes a file of a format from bare voxels."""
+
+    def __call__(
+        self,
+        voxels: Path,
+        target: Path,
+        header: Header,
+        *,
+        is_label: bool,
+        mark: str,
+        levels: int | None,
+    ) -> None:
+        """Write ``target`` from the file ``voxels``: (C, K, J, I) in C order, of the stored type.
+
+        With ``is_label`` coarser levels keep voxels, and do not average them. The first 4096 bytes
+        hold ``"voxpipe "`` and the word ``mark``, unless it is empty. ``levels`` is the number of
+        resolutions. None is the default of the format.
+        """
+
+
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _NRRD_TYPES = {
     "i1": "int8", "u1": "uint8", "i2": "int16", "u2": "uint16", "i4": "int32", "u4": "uint32",
@@ -62,19 +88,43 @@ _MHA_TYPES = {
 }  # fmt: skip
 
 
+def writer_of(path: str) -> Writer | None:
+    """Return the writer of an installed package for the suffix of a path; None without one.
+
+    An entry point ``voxpipe.writers`` has the name of a suffix, ``.ome.tif``. Its function writes
+    a whole file from a file of bare voxels; `Writer` documents the arguments.
+    """
+    point = extensions("writers").get(suffix_of(path))
+    if point is None:
+        return None
+    writer: Writer = point.load()  # its errors are raised: a suffix names it
+    return writer
+
+
 def suffix_of(path: str) -> str:
-    """Return the one of ``SUFFIXES`` that a path has; empty if none."""
+    """Return the suffix of a written format that a path has, the longest; empty if none."""
     name = posixpath.basename(path.replace("\\", "/")).lower()
-    return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
+    ends = [suffix for suffix in (*SUFFIXES, *extensions("writers")) if name.endswith(suffix)]
+    return max(ends, key=len, default="")
 
 
 def refuse_unwritable(path: str) -> str:
     """Return the suffix of a path, ``""`` for zarr; raise UnknownFormat for any other."""
     suffix = suffix_of(path)
-    if not suffix and not path.rstrip("/").lower().endswith(".zarr"):
+    is_zarr = path.rstrip("/").lower().endswith(".zarr") or image_above(path) is not None
+    if not suffix and not is_zarr:
         msg = f"{public_name(path)} has the suffix of no format that is written."
-        raise UnknownFormat(msg, do=f"Let it end in .zarr or {', '.join(SUFFIXES)}.")
+        every = ", ".join((*SUFFIXES, *extensions("writers")))
+        raise UnknownFormat(msg, do=f"Let it end in .zarr or {every}.")
     return suffix
+
+
+def file_header(header: Header) -> Header:
+    """Return the header of a file of the values, for formats without a scale."""
+    own = Header.of(header.shape, file_dtype(header.dtype), affine_matrix(header.affine))
+    names = getattr(header, "channel_names", ())
+    extra: dict[str, Any] = {"channel_names": names} if names else {}
+    return replace(own, file_unit=header.file_unit, **extra)
 
 
 def _nifti(header: Header, like: Any, mark: str) -> bytes:
@@ -185,9 +235,14 @@ class VolumeFile:
         Volume whose header codes are kept, where both are NIfTI.
     mark
         One word in the header, for :func:`has_mark`.
+    levels
+        Number of resolutions, for formats of packages; None for their default.
     copy
         Function that copies a box into the file's order of axes; by default with NumPy.
     """
+
+    is_label = False
+    """Whether coarser levels of a label are written, by the writer of a package."""
 
     def __init__(
         self,
@@ -197,13 +252,17 @@ class VolumeFile:
         like: Volume | None = None,
         mark: str = "",
         copy: Copy | None = None,
+        levels: int | None = None,
     ) -> None:
         self.path, self._copy = path, copy or copy_turned
         self._suffix = suffix_of(path.name)
+        self._writer, self._mark, self._levels = writer_of(path.name), mark, levels
         fields = _fields_like(like, header) if "nii" in self._suffix else None
-        self._head = head = _HEADS[self._suffix](header, fields, mark)
+        head = b"" if self._writer is not None else _HEADS[self._suffix](header, fields, mark)
+        self._head = head
         # Whether the channels of a voxel are adjacent.
-        self._is_interleaved = "nii" not in self._suffix and header.shape[0] > 1
+        is_apart = self._writer is not None or "nii" in self._suffix
+        self._is_interleaved = not is_apart and header.shape[0] > 1
         self._part = folder / "voxels"
         self._header = header
         self._dtype = header.disk_dtype
@@ -297,10 +356,14 @@ class VolumeFile:
         self._voxels, self._dirty = None, 0
 
     def finish(self) -> None:
-        """Write the unfinished rows, compress a ``.gz``, and rename the file."""
+        """Write the unfinished rows, compress a ``.gz`` or call the writer; rename the file."""
         self.flush()
         self.release()
         part = self._part
+        if self._writer is not None:
+            part = part.with_name("written")
+            how: Any = {"is_label": self.is_label, "mark": self._mark, "levels": self._levels}
+            self._writer(self._part, part, self._header, **how)
         if self._suffix.endswith(".gz"):
             part = part.with_name("compressed")
             _compress(self._part, part)

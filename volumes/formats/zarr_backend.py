@@ -12,7 +12,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ from ...core.errors import (
 )
 from ...core.lru_cache import cached_property
 from ...core.suggest import path_hint
-from ...storage.content import content_key, documents_token, folder_key, listing_key
+from ...storage.content import content_key, documents_token, files_below, listing_key
 from ...storage.file_reader import LocalRanges, cannot_open, file_system_at, is_network
 from ...storage.location import is_url, public_name
 from ...storage.ranges import RangeStore
@@ -231,6 +231,11 @@ class ListedZarr(ZarrBackend):
     def _list(self) -> str:
         raise NotImplementedError
 
+    def _own(self, entries: Iterable[Any]) -> Iterator[Any]:
+        """Yield the entries of a listing without label groups, which may be added later."""
+        is_label = self._array.path.startswith("labels/")
+        return (entry for entry in entries if is_label or not entry[0].startswith("labels/"))
+
     def _note_document(self, store: LocalRanges | RemoteRanges) -> None:
         """Record the metadata document: while it is unchanged, missing chunks are fill."""
         path = self._array.path.strip("/")
@@ -307,7 +312,7 @@ class LocalZarr(ListedZarr):
         self._start = time.time_ns()
 
     def _list(self) -> str:
-        return folder_key(self._path)
+        return listing_key(self._path, self._own(files_below(self._path)))
 
     def stores_chunks(self) -> bool:
         # If files changed, missing chunks may be a change, which the pass reports.
@@ -378,7 +383,7 @@ class RemoteZarr(ListedZarr):
         return self._remote.newest <= moment * 1e-9 + self._remote.health.ahead + _CLOCKS_APART
 
     def _list(self) -> str:
-        return listing_key(self._url, self._remote.entries())
+        return listing_key(self._url, self._own(self._remote.entries()))
 
     def _forget_stored(self) -> None:
         """Forget chunks, and metadata for the next volume."""

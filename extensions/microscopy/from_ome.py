@@ -1,0 +1,311 @@
+"""The source of OME data: images, wells, fields, time points and label groups as cases."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import SampleError, VolumeNotFound
+from ...core.suggest import few_names, path_hint
+from ...core.validate import as_keys
+from ...datapipes.case_lists import CaseFinder, Cases
+from ...datapipes.case_names import CASE
+from ...storage.location import is_url, public_name
+from ...volumes import Volume
+from ...volumes.catalog.find import list_below
+from ...volumes.formats.stored_file import LocalStoredFile, RemoteStoredFile, import_package
+from ...volumes.registry import BackendRequest
+from .bioio_reader import SUFFIXES as SCENES
+from .bioio_reader import scenes_of
+from .ome_metadata import OmeNode, join
+from .ome_view import tiff_sizes
+from .tiff_sequence import SUFFIXES, files_of_pattern, is_pattern
+
+IMAGE, LABEL = "image", "label"
+_ENDS = (".ome.zarr", ".zarr", ".ome.tiff", ".ome.tif", ".tiff", ".tif", *SCENES)
+_TIMES = ("cases", "channels")
+_MOST_NAMES = 6
+
+
+@dataclass(frozen=True)
+class OmeImage:
+    """One image that was found: an image of OME-Zarr, a series of an OME-TIFF, or a sequence."""
+
+    place: str
+    """Path, URL or pattern."""
+    name: str
+    """Name of the case, below the root."""
+    sizes: Mapping[str, int]
+    """Lengths of its axes, by letter."""
+    labels: tuple[str, ...] = ()
+    """Names of its label groups."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keywords of ``Volume``."""
+    is_pattern: bool = False
+
+
+class FromOme(CaseFinder):
+    """Begin a chain with the images of OME-Zarr or OME-TIFF below a folder, a case each.
+
+    The root is an image, a plate, a well, a group of bioformats2raw, an OME-TIFF, a CZI, ND2 or
+    LIF, or a folder of these. A pattern of TIFF files is a root too. A case is one time point of
+    one image. Its name has the path of the image below the root: ``"A/1/0"`` is field 0 of well
+    A1. If there are several time points, it has the time: ``"A/1/0 t3"``. Only metadata are read.
+    A case holds paths, so its memory does not grow with the image.
+
+    A sample also holds ``"ome"``, a mapping by which ``filter()`` can choose. Its keys are
+    ``image`` (the path below the root), ``time`` and ``labels`` (the names of the groups). Images
+    of a plate also have ``well`` and ``field``.
+
+    Parameters
+    ----------
+    path
+        Path or URL of the root.
+    label
+        The label group, which becomes the key ``"label"``. Several names become keys of their own
+        names; a mapping gives the keys: ``{"seg": "nuclei"}``. Without it there are no labels.
+    time
+        ``"cases"``, the number of one time point, or ``"channels"``. Then all time points of an
+        image are channels of one case.
+    level
+        Level of the pyramids. The finest is 0.
+    optional
+        Keys that a case may lack.
+    storage_options
+        For fsspec, where the root is a URL. Give them to ``open_volume()`` too.
+
+    Raises
+    ------
+    VolumeNotFound
+        There is no image below the root, or an image lacks a label group.
+    SampleError
+        An argument is invalid, or an image has no such time point.
+
+    Examples
+    --------
+    An image (T, Z, Y, X) of two time points:
+
+    >>> import tempfile, numpy as np, tifffile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     voxels = np.zeros((2, 3, 8, 8), np.uint8)
+    ...     tifffile.imwrite(f"{folder}/a.ome.tif", voxels, metadata={"axes": "TZYX"})
+    ...     [(sample.case, sample["ome"]["time"]) for sample in from_ome(folder)]
+    [('a t0', 0), ('a t1', 1)]
+    """
+
+    form_name = "from_ome"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        label: str | Iterable[str] | Mapping[str, str] | None = None,
+        *,
+        time: str | int = "cases",
+        level: int = 0,
+        optional: str | Iterable[str] = (),
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.labels = _as_labels(label)
+        is_number = isinstance(time, int) and not isinstance(time, bool) and time >= 0
+        if not is_number and time not in _TIMES:
+            msg = f"from_ome(time=) is {time!r}"
+            raise SampleError(msg, do="Give 'cases', 'channels', or the number of a time point.")
+        self.time, self.level = time, level
+        self.optional = as_keys("from_ome(optional=)", optional)
+        unknown = sorted({*self.optional} - {*self.labels})
+        if unknown:
+            msg = f"from_ome(optional=) has the keys {few_names(unknown)}, which are no labels here"
+            raise SampleError(msg, do=f"The labels are {few_names([*self.labels]) or 'none'}.")
+        super().__init__(path, storage_options)
+
+    def look(self) -> Cases:
+        """Return the cases, from the metadata below the root."""
+        images = _distinct([*images_below(self.location, self.storage_options)])
+        if not images:
+            msg = f"there is no image of OME-Zarr or OME-TIFF below {public_name(self.location)}"
+            is_there = is_url(self.location) or os.path.exists(self.location)
+            do = "Check the folder; vp.from_cases() takes paths of other formats."
+            raise VolumeNotFound(msg, do=do if is_there else path_hint(self.location))
+        return [case for image in images for case in self._cases_of(image)]
+
+    def _cases_of(self, image: OmeImage) -> Iterator[dict[str, Any]]:
+        keys = {key: name for key, name in self.labels.items() if self._has(image, key, name)}
+        count = image.sizes.get("t", 1)
+        if isinstance(self.time, int) and self.time >= count:
+            have = f"0 to {count - 1}" if count > 1 else "only 0"
+            msg = f"image {image.name} has no time point {self.time}, but {have}"
+            raise SampleError(msg, do="Give time='cases' for all of them.")
+        times = [self.time] if isinstance(self.time, int) else range(count)
+        for time in times if self.time != "channels" else [None]:
+            name = image.name if count == 1 or time is None else f"{image.name} t{time}"
+            case: dict[str, Any] = {CASE: name, IMAGE: self._volume(image, time)}
+            for key, label in keys.items():
+                case[key] = self._label(image, label, time)
+            yield case | {"ome": _facts(image, time)}
+
+    def _has(self, image: OmeImage, key: str, name: str) -> bool:
+        """Whether an image has a label group; ``VolumeNotFound`` if it must have it."""
+        if name in image.labels or key in self.optional:
+            return name in image.labels
+        have = few_names(image.labels, _MOST_NAMES)
+        msg = f"image {image.name} has no label group {name!r}"
+        do = f"It has {have}. " if have else "It has no label groups. "
+        raise VolumeNotFound(msg, do=f"{do}Or write optional={key!r} to have it without it.")
+
+    def _volume(self, image: OmeImage, time: Any) -> Volume:
+        options = {**image.options}
+        if image.sizes.get("t", 1) > 1 and time is not None:
+            options["time"] = time
+        elif image.is_pattern:
+            options["time"] = "all"
+        if self.level:
+            options["level"] = self.level
+        return Volume(image.place, storage_options=self.storage_options, **options)
+
+    def _label(self, image: OmeImage, name: str, time: Any) -> Volume:
+        place = join(image.place, f"labels/{name}")
+        sizes = OmeNode.at(place, self.storage_options).sizes()
+        options: dict[str, Any] = {"level": self.level} if self.level else {}
+        if sizes.get("t", 1) > 1 and time is not None:
+            options["time"] = time
+        return Volume(place, kind="label", storage_options=self.storage_options, **options)
+
+    def data_texts(self) -> Iterator[str]:
+        """Yield one line for each case."""
+        for case in self.cases:
+            yield f"case={case[CASE]}, {', '.join(k for k in case if k not in (CASE, 'ome'))}"
+
+
+def _as_labels(label: Any) -> dict[str, str]:
+    """Return the label groups by key."""
+    if label is None:
+        return {}
+    if isinstance(label, str):
+        return {LABEL: label}
+    pairs = label if isinstance(label, Mapping) else {name: name for name in label}
+    wrong = [one for pair in pairs.items() for one in pair if not isinstance(one, str) or not one]
+    if wrong or {IMAGE, "ome", CASE} & {*pairs}:
+        msg = f"from_ome(label=) has {wrong[0] if wrong else [*pairs]!r}"
+        raise SampleError(msg, do="Give names of label groups, other than image, ome and case.")
+    return dict(pairs)
+
+
+def _facts(image: OmeImage, time: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {"image": image.name, "time": time, "labels": list(image.labels)}
+    row, _, rest = image.name.partition("/")
+    column, _, number = rest.partition("/")
+    if column and number.isdecimal():
+        facts |= {"well": f"{row}/{column}", "field": int(number)}
+    return facts
+
+
+def images_below(root: str, options: Mapping[str, Any]) -> Iterator[OmeImage]:
+    """Yield the images of a root, in the order of its metadata, or of the names in a folder."""
+    if is_pattern(root) and (is_url(root) or not os.path.exists(root)):
+        files = files_of_pattern(root, options)
+        sizes = dict(zip(files.axes, map(len, files.values), strict=True))
+        yield OmeImage(root, posixpath.basename(root).partition("{")[0] or "image", sizes,
+                       is_pattern=True)  # fmt: skip
+        return
+    if public_name(root).lower().endswith(SUFFIXES):
+        yield from _of_tiff(root, plain(posixpath.basename(public_name(root))), options)
+        return
+    if root.lower().endswith(SCENES):
+        yield from _of_scenes(root, plain(posixpath.basename(root)))
+        return
+    node = OmeNode.at(root, options)
+    if node.is_image:
+        yield _of_node(node, root, plain(posixpath.basename(public_name(root).rstrip("/"))))
+        return
+    paths = [*node.images()] if node.version else []
+    if paths:
+        for path in paths:
+            yield _of_node(node.below(path), join(root, path), path)
+        return
+    try:
+        _, places = list_below(root, options)
+    except VolumeNotFound:
+        return
+    for name, place in sorted(places.items()):
+        if public_name(place).lower().endswith((".ome.tif", ".ome.tiff")):
+            yield from _of_tiff(place, plain(name), options)
+        elif place.lower().endswith(SCENES) and not is_url(place):
+            yield from _of_scenes(place, plain(name))
+        elif not name.lower().endswith(SUFFIXES):
+            is_node = is_url(place) or os.path.isdir(place)
+            image = OmeNode.at(place, options) if is_node else None
+            if image is not None and image.is_image:
+                yield _of_node(image, place, plain(name))
+
+
+def _of_node(node: OmeNode, place: str, name: str) -> OmeImage:
+    return OmeImage(place, name, node.sizes(), tuple(node.label_names()))
+
+
+def _of_tiff(place: str, name: str, options: Mapping[str, Any]) -> Iterator[OmeImage]:
+    """Yield the series of a TIFF, each of which may be a position."""
+    where: dict[str, Any] = {"uri": place} if is_url(place) else {"path": Path(place)}
+    request = BackendRequest(**where, storage_options=options, source=place)
+    count = _series_in(request, place)
+    for number in range(count):
+        own = {"series": number} if count > 1 else {}
+        sizes = tiff_sizes(request, place, 0, number if count > 1 else None)
+        yield OmeImage(place, f"{name}/{number}" if count > 1 else name, sizes, options=own)
+
+
+def _of_scenes(place: str, name: str) -> Iterator[OmeImage]:
+    """Yield the scenes of a file that a reader of bioio opens."""
+    scenes = [*scenes_of(place, place)]
+    for scene, sizes in scenes:
+        several = len(scenes) > 1
+        own = {"scene": scene} if several else {}
+        yield OmeImage(place, f"{name}/{scene}" if several else name, sizes, options=own)
+
+
+def _series_in(request: BackendRequest, name: str) -> int:
+    tifffile = import_package("tifffile", name)
+    local = os.fspath(request.path) if request.path else ""
+    file: Any = LocalStoredFile(local, name) if local else None
+    file = file or RemoteStoredFile(request.uri or "", request.storage_options, name)
+    with file.open() as stream, tifffile.TiffFile(local or stream) as tiff:
+        return len(tiff.series)
+
+
+def plain(name: str) -> str:
+    """Return the name of an image without the suffixes of its formats.
+
+    Examples
+    --------
+    >>> plain("exp/plate.ome.zarr/A/1/0"), plain("a.ome.tif")
+    ('exp/plate/A/1/0', 'a')
+    """
+    parts = []
+    for part in name.split("/"):
+        end = next((end for end in _ENDS if part.lower().endswith(end)), "")
+        parts.append(part[: len(part) - len(end)] or part)
+    return "/".join(parts)
+
+
+def _distinct(images: list[OmeImage]) -> list[OmeImage]:
+    """Return images with distinct names; those that differ by suffix get their places."""
+    counts = Counter(image.name for image in images)
+    return [
+        image
+        if counts[image.name] == 1
+        else OmeImage(
+            image.place,
+            posixpath.basename(public_name(image.place)),
+            image.sizes,
+            image.labels,
+            image.options,
+        )
+        for image in images
+    ]
+
+
+from_ome = FromOme

@@ -1,0 +1,432 @@
+"""Sequences of TIFF files that are one volume: a folder of planes, or names with a pattern.
+
+The tags of every file are read once, when the volume is opened. A read then fetches the strips or
+tiles of the planes that a region touches, or their rows if nothing is compressed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import posixpath
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import IO_COUNTERS
+from ...core.call_site import warn
+from ...core.errors import LikelyMistake, SampleError, UnknownFormat, VolumeNotFound
+from ...core.suggest import few_names
+from ...storage.content import content_key
+from ...storage.location import is_url, public_name
+from ...storage.remote import Globs
+from ...volumes.backend import Backend
+from ...volumes.chunks.chunked_array import ChunkedArray
+from ...volumes.chunks.ranged_chunks import RangedChunks
+from ...volumes.formats.chunked_backend import ChunkedBackend, chunked_header, named_layout
+from ...volumes.formats.raw import RawHeader, SplitRaw
+from ...volumes.formats.stored_file import (
+    Format,
+    LocalStoredFile,
+    RemoteStoredFile,
+    StoredFile,
+    common_store,
+    import_package,
+    joined_key,
+    library_errors,
+)
+from ...volumes.header import IDENTITY
+from ...volumes.registry import BackendRequest
+from ...volumes.session import opening_session
+from ...volumes.source import FolderVersion
+from ..formats.tiff import TiffImage, kind_of, raise_complaints, read_tiff
+
+SUFFIXES = (".tif", ".tiff", ".tf8", ".btf")
+_PLACEHOLDER = re.compile(r"\{([a-z]+)(?::[^{}]*)?\}")
+_AXES = "tcz"  # of files, in the order in which they vary: time points slowest
+_NUMBER = re.compile(r"(\d+)")
+_LOOKED_AT = 16  # first files of a folder by which it is recognised
+_MOST_NAMES = 4
+_PATTERN = "'img_t{t}_c{c}_z{z}.tif'"
+# A letter or word in front of a number, and the axis that it names.
+_WORDS = {
+    **dict.fromkeys(("t", "time", "tp", "frame"), "t"),
+    **dict.fromkeys(("c", "ch", "channel", "w", "wavelength"), "c"),
+    **dict.fromkeys(("z", "slice", "plane", "s", "sl"), "z"),
+}
+_WORD = re.compile(r"([a-z]+)[-_ ]?$", re.IGNORECASE)
+
+Coordinate = int | str
+"""A number of a time point or plane, or a number or name of a channel."""
+
+
+@dataclass(frozen=True)
+class PlaneFiles:
+    """The files of a sequence, by axis."""
+
+    axes: tuple[str, ...]
+    """Letters of the axes between files, slowest first."""
+    values: tuple[tuple[Coordinate, ...], ...]
+    """Numbers or names along each axis, in order."""
+    places: tuple[str, ...]
+    """Paths or URLs, in C order of the axes."""
+
+    def at_time(self, time: Any, name: str) -> PlaneFiles:
+        """Return the files of one time point, counted from 0; all for None or ``"all"``."""
+        if time is None or time == "all":
+            return self
+        count = len(self.values[self.axes.index("t")]) if "t" in self.axes else 1
+        if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < count:
+            have = f"0 to {count - 1}" if count > 1 else "only 0"
+            do = 'Give a number from 0, or time="all" for all of them as channels.'
+            raise SampleError(f"{name} has no time point {time!r}, but {have}", do=do)
+        if "t" not in self.axes:
+            return self
+        # t is the first axis.
+        size = len(self.places) // count
+        part = self.places[time * size : (time + 1) * size]
+        return PlaneFiles(self.axes[1:], self.values[1:], part)
+
+
+def natural_key(name: str) -> tuple[tuple[int, Any], ...]:
+    """Return a sort key by which numbers in names are ordered by their values.
+
+    Examples
+    --------
+    >>> sorted(["z10.tif", "z2.tif"], key=natural_key)
+    ['z2.tif', 'z10.tif']
+    """
+    parts = _NUMBER.split(name)
+    return tuple((1, int(part)) if n % 2 else (0, part) for n, part in enumerate(parts))
+
+
+def is_pattern(place: str) -> bool:
+    """Return whether a path or URL has placeholders of axes, ``{z}`` for instance.
+
+    Examples
+    --------
+    >>> is_pattern("exp/img_t{t}_z{z}.tif"), is_pattern("exp/{case}.nii"), is_pattern("a.tif")
+    (True, False, False)
+    """
+    letters = _PLACEHOLDER.findall(place)
+    return bool(letters) and {*letters} <= {*_AXES} and place.lower().endswith(SUFFIXES)
+
+
+def files_of_pattern(
+    pattern: str, options: Mapping[str, Any], *, allow_gaps: bool = False
+) -> PlaneFiles:
+    """Return the files that a pattern matches, with ``{t}``, ``{c}`` and ``{z}`` for numbers.
+
+    A channel may also have a name: ``{c}`` matches ``DAPI``.
+
+    Raises
+    ------
+    SampleError
+        The pattern has an unknown or repeated placeholder.
+    VolumeNotFound
+        No file matches, or one of the combinations has no file.
+    """
+    letters = _PLACEHOLDER.findall(pattern)
+    if not letters or not {*letters} <= {*_AXES} or len({*letters}) < len(letters):
+        msg = f"the pattern {public_name(pattern)} has the placeholders {few_names(letters)}"
+        raise SampleError(msg, do="Write each of {t}, {c} and {z} at most once, and one of them.")
+    system, _, matches = Globs(options).match(_PLACEHOLDER.sub("*", pattern))
+    regex, by_value = _regex(pattern), dict[tuple[Coordinate, ...], str]()
+    axes = tuple(axis for axis in _AXES if axis in letters)
+    for match, is_folder in matches.items():
+        place = system.unstrip_protocol(match) if is_url(pattern) else match
+        parts = None if is_folder else regex.search(place.replace(os.sep, "/"))
+        if parts is not None:
+            values = tuple(_value(axis, parts[axis]) for axis in axes)
+            if values in by_value:
+                raise _two_of_one(by_value[values], place)
+            by_value[values] = place
+    if not by_value:
+        msg = f"no file matches {public_name(pattern)}."
+        raise VolumeNotFound(msg, do="Check the folder, and write {t}, {c}, {z} for numbers.")
+    return _in_order(axes, by_value, public_name(pattern), allow_gaps=allow_gaps)
+
+
+def _regex(pattern: str) -> re.Pattern[str]:
+    """Return an expression for the last parts of a path, after the folder without placeholders."""
+    parts = pattern.replace(os.sep, "/").split("/")
+    first = next(n for n, part in enumerate(parts) if _PLACEHOLDER.search(part))
+    text = "/".join(parts[first:])
+    pieces, end = ["(?:^|/)"], 0
+    for match in _PLACEHOLDER.finditer(text):
+        pieces.append(re.escape(text[end : match.start()]))
+        pieces.append(f"(?P<{match[1]}>{'[^/]+?' if match[1] == 'c' else '[0-9]+'})")
+        end = match.end()
+    return re.compile("".join([*pieces, re.escape(text[end:]), "$"]))
+
+
+def _value(axis: str, text: str) -> Coordinate:
+    return int(text) if axis != "c" or text.isdecimal() else text
+
+
+def files_of_folder(folder: str, name: str, *, allow_gaps: bool = False) -> PlaneFiles:
+    """Return the planes of a local folder: all TIFF files, by the one number that differs.
+
+    Raises
+    ------
+    UnknownFormat
+        The names differ in several numbers, or in something else.
+    VolumeNotFound
+        Numbers are missing.
+    """
+    names = sorted(_names_in(folder), key=natural_key)
+    split = [_NUMBER.split(each) for each in names]
+    texts = {tuple(parts[::2]) for parts in split}
+    if len(texts) > 1:
+        usual = max(texts, key=[tuple(parts[::2]) for parts in split].count)
+        other = next(n for n, s in zip(names, split, strict=True) if tuple(s[::2]) != usual)
+        like = next(n for n, s in zip(names, split, strict=True) if tuple(s[::2]) == usual)
+        msg = f"{name} holds {like} and {other}, whose names differ in more than numbers."
+        do = "Name the planes by pattern='z{z}.tif', or move the other files."
+        raise UnknownFormat(msg, do=f"{do} One file of several planes is opened by its own path.")
+    columns = list(zip(*(parts[1::2] for parts in split), strict=True))
+    varying = [n for n, column in enumerate(columns) if len(set(map(int, column))) > 1]
+    if len(varying) > 1:
+        msg = f"the names in {name} differ in {len(varying)} numbers, from {names[0]} to "
+        pattern = _suggestion(split[0], varying)
+        do = f"Say which is which: pattern={pattern!r}, with {{t}}, {{c}} and {{z}} for numbers."
+        raise UnknownFormat(f"{msg}{names[-1]}.", do=do)
+    if not varying and len(names) > 1:
+        raise _two_of_one(names[0], names[1])
+    column = columns[varying[0]] if varying else ("0",)
+    by_value: dict[tuple[Coordinate, ...], str] = {}
+    for number, each in zip(column, names, strict=True):
+        if (int(number),) in by_value:
+            raise _two_of_one(by_value[(int(number),)], each)
+        by_value[(int(number),)] = os.path.join(folder, each)
+    return _in_order(("z",), by_value, name, allow_gaps=allow_gaps)
+
+
+def _names_in(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        every = (entry.name for entry in entries)
+        return [n for n in every if n.lower().endswith(SUFFIXES) and not n.startswith(".")]
+
+
+def _suggestion(parts: Sequence[str], varying: Sequence[int]) -> str:
+    """Return a pattern for a name, with the axes that its words suggest."""
+    pieces, free = list(parts), list(_AXES)
+    letters: dict[int, str] = {}
+    for n in varying:
+        word = _WORD.search(parts[2 * n])
+        axis = _WORDS.get(word[1].lower()) if word else None
+        if axis in free:
+            letters[n] = axis
+            free.remove(axis)
+    for n in reversed(varying):
+        if n not in letters and free:
+            letters[n] = free.pop()
+    for n, axis in letters.items():
+        pieces[2 * n + 1] = f"{{{axis}}}"
+    return "".join(pieces)
+
+
+def _in_order(
+    axes: tuple[str, ...],
+    by_value: Mapping[tuple[Coordinate, ...], str],
+    name: str,
+    *,
+    allow_gaps: bool,
+) -> PlaneFiles:
+    """Return files in C order of their axes; ``VolumeNotFound`` for gaps."""
+    columns = list(zip(*by_value, strict=True))
+    values = [tuple(sorted({*column}, key=lambda v: natural_key(str(v)))) for column in columns]
+    do = "Copy the missing files, or pass allow_gaps=True to close the gaps."
+    for axis, row in zip(axes, values, strict=True):
+        numbers = [value for value in row if isinstance(value, int)]
+        if len(numbers) < len(row) or allow_gaps:  # channels with names
+            continue
+        gaps = sorted({*range(numbers[0], numbers[-1])} - {*numbers})
+        if gaps:
+            few = few_names(map(str, gaps), _MOST_NAMES)
+            msg = f"{name} has {len(numbers)} numbers of {axis} from {numbers[0]} to {numbers[-1]}"
+            raise VolumeNotFound(f"{msg}; missing: {few}.", do=do)
+    every = list(itertools.product(*values))
+    missing = [key for key in every if key not in by_value]
+    if missing:
+        texts = (" ".join(f"{a}={v}" for a, v in zip(axes, key, strict=True)) for key in missing)
+        msg = f"{name} has no file for {few_names(texts, _MOST_NAMES)}: {len(by_value)} of "
+        do = "Copy the missing files; each combination of t, c and z is a plane of the volume."
+        raise VolumeNotFound(f"{msg}{len(every)} files are there.", do=do)
+    return PlaneFiles(axes, tuple(values), tuple(by_value[key] for key in every))
+
+
+def _two_of_one(first: str, second: str) -> UnknownFormat:
+    msg = f"{public_name(first)} and {public_name(second)} have the same numbers."
+    return UnknownFormat(msg, do="Move one of them, or name the planes by pattern='z{z}.tif'.")
+
+
+def read_planes(
+    files: Sequence[StoredFile], name: str
+) -> tuple[TiffImage, list[NDArray[np.int64]], list[Callable[..., Any]]]:
+    """Return the image of the first file, and the places and the decoder of each file.
+
+    ``UnknownFormat`` names a file of another shape or kind than the first.
+    """
+    tifffile = import_package("tifffile", name)
+    first: TiffImage | None = None
+    kind: dict[str, Any] = {}
+    places, decoders = list[NDArray[np.int64]](), list[Callable[..., Any]]()
+    for file in files:
+        with file.open() as stream, library_errors(f"the tags of {file.name} make no sense"):
+            tiff = tifffile.TiffFile(stream, name=posixpath.basename(file.name))
+            with tiff, raise_complaints(file.name):
+                image = read_tiff(tiff, 0, None, file.name)
+                frame = tiff.series[0].keyframe
+                own = kind_of(frame) | {"axes": image.axes, "shape": image.shape}
+                has_tables = getattr(frame, "jpegtables", None) is not None
+        if len(image.files) > 1:
+            msg = f"{file.name} is a part of an OME-TIFF of {len(image.files)} files."
+            raise UnknownFormat(msg, do=f"Open {file.name} alone: it finds the others.")
+        if first is None:
+            first, kind = image, own
+        for key, value in own.items():
+            if value != kind[key]:
+                msg = f"{file.name} differs from {files[0].name} in {key}: {value}, not {kind[key]}"
+                do = "Write all planes alike, or move this file out of the sequence."
+                raise UnknownFormat(f"{msg}.", do=do)
+        places.append(image.places)
+        decoders.append(image.decode_segment if has_tables else first.decode_segment)
+        if image.whole is None:
+            first = replace(first, whole=None)
+    assert first is not None
+    return first, places, decoders
+
+
+def open_sequence(
+    request: BackendRequest,
+    name: str,
+    pattern: str | None = None,
+    time: Any = None,
+    allow_gaps: bool = False,
+) -> Backend:
+    """Return the backend of the planes of a folder, or of the files of a pattern."""
+    files = planes_of(request, name, pattern, allow_gaps=allow_gaps).at_time(time, name)
+    counts = dict(zip(files.axes, map(len, files.values), strict=True))
+    if counts.get("t", 1) > 1 and counts.get("c", 1) > 1 and time is None:
+        msg = f"times-and-channels: the {counts['t']} time points and {counts['c']} channels of "
+        do = 'Pass time=0 for one time point, or time="all" for this order.'
+        warn(f"{msg}{name} become {counts['t'] * counts['c']} channels, time slowest. {do}",
+             LikelyMistake)  # fmt: skip
+    every = [_file_at(place, request) for place in files.places]
+    image, places, decoders = read_planes(every, name)
+    lead = tuple(map(len, files.values))
+    letters = (*files.axes, *image.axes)
+    if len({*letters}) < len(letters):
+        twice = next(axis for axis in files.axes if axis in image.axes)
+        msg = f"each file of {name} has several planes along {twice}: shape {image.shape}, axes "
+        do = f"Open one file by its path, or leave {{{twice}}} out of the pattern."
+        if pattern is None and not is_pattern(name):
+            do = "Open one file by its path, '*.tif' for one case a file, or pass pattern=."
+        raise UnknownFormat(f"{msg}{', '.join(image.axes)}.", do=do)
+    if image.affine != IDENTITY and counts.get("z", 1) > 1:
+        msg = f"unknown-z: the planes of {name} have a width and a height, and no distance along z"
+        do = "Pass affine=numpy.diag([x, y, z, 1]), with the voxel size in millimetres."
+        warn(f"{msg}, which is read as 1 mm. {do}", LikelyMistake)
+    backend = _backend(every, image, places, decoders, lead, letters, name)
+    if request.path is not None and os.path.isdir(request.path):
+        backend.folder = FolderVersion(os.fspath(request.path))
+    return backend
+
+
+def _backend(
+    files: Sequence[StoredFile],
+    image: TiffImage,
+    places: Sequence[NDArray[np.int64]],
+    decoders: Sequence[Callable[..., Any]],
+    lead: tuple[int, ...],
+    letters: tuple[str, ...],
+    name: str,
+) -> SplitRaw | ChunkedBackend:
+    shape = lead + image.shape
+    layout = named_layout(shape, letters, name)
+    IO_COUNTERS.count(headers=1)
+    if image.whole is not None:
+        starts = [int(rows[0, 1]) for rows in places]
+        fields = RawHeader(layout, image.dtype, starts[0], image.affine)
+        return SplitRaw(fields, files, name, lead=len(lead), counts=[1] * len(files), starts=starts)
+    chunks, per_file = (1,) * len(lead) + image.chunks, len(places[0])
+    table = np.concatenate(places)
+    table[:, 0] = np.repeat(np.arange(len(files)), per_file)
+    store, keys = common_store(files)
+
+    def decode_segment(data: memoryview, number: int) -> NDArray[Any]:
+        file, segment = divmod(number, per_file)
+        return np.asarray(decoders[file](data, segment))
+
+    whole = replace(
+        image,
+        shape=shape,
+        chunks=chunks,
+        axes=letters,
+        files=tuple(keys),
+        places=table,
+        decode_segment=decode_segment,
+    )
+    header = chunked_header(layout, chunks, image.dtype, name, image.affine)
+    token = content_key(joined_key([one.cache_key for one in files]), ("sequence", lead))
+    size = math.prod(chunks) * image.dtype.itemsize
+    source = RangedChunks(store, whole, whole, token, size, name)
+    form, cache = (shape, chunks, image.dtype), opening_session().chunks
+    array = ChunkedArray(*form, image.fill_value, source=source, cache=cache, token=token)
+    return ChunkedBackend(array, layout, files, header, name)
+
+
+def planes_of(
+    request: BackendRequest, name: str, pattern: str | None = None, *, allow_gaps: bool = False
+) -> PlaneFiles:
+    """Return the files of a request: of a pattern, or the planes of a folder."""
+    place = os.fspath(request.path) if request.path else request.uri or ""
+    if pattern is not None:
+        if not isinstance(pattern, str):
+            raise SampleError(f"pattern= of {name} is {pattern!r}", do=f"Write {_PATTERN}.")
+        place = posixpath.join(place, pattern)
+    elif not is_pattern(place):
+        return files_of_folder(place, name, allow_gaps=allow_gaps)
+    return files_of_pattern(place, request.storage_options, allow_gaps=allow_gaps)
+
+
+def _file_at(place: str, request: BackendRequest) -> StoredFile:
+    if is_url(place):
+        return RemoteStoredFile(place, request.storage_options)
+    return LocalStoredFile(place, "", request.io, request.follow)
+
+
+def _is_pattern(request: BackendRequest) -> bool:
+    """Whether a request names the files of a sequence by a pattern."""
+    place = os.fspath(request.path) if request.path else request.uri or ""
+    pattern = request.reader_kwargs.get("pattern")
+    if isinstance(pattern, str):
+        return pattern.lower().endswith(SUFFIXES)
+    return is_pattern(place) and (request.path is None or not os.path.exists(place))
+
+
+def _is_folder(request: BackendRequest) -> bool:
+    """Whether a request names a local folder that the user gave and that holds TIFF files.
+
+    A search for cases also asks for folders, without their source. Each TIFF there is a case.
+    """
+    if request.source is None or request.path is None or not os.path.isdir(request.path):
+        return False
+    with os.scandir(request.path) as entries:
+        names = (entry.name for entry in itertools.islice(entries, _LOOKED_AT))
+        return any(n.lower().endswith(SUFFIXES) and not n.startswith(".") for n in names)
+
+
+_HOW = (open_sequence, ("pattern", "time", "allow_gaps"), "tifffile")
+FORMATS = (
+    # Before the format of one TIFF, whose suffix a pattern has too.
+    Format("tiff-sequence", (), *_HOW, matches=_is_pattern, rank=-1),
+    # After DICOM, whose folders may hold a picture.
+    Format("tiff-folder", (), *_HOW, matches=_is_folder, rank=2),
+)

@@ -1,0 +1,247 @@
+"""OME-TIFF and OME-Zarr written by save, convert and predict, opened by tifffile and zarr."""
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+import zarr
+from ome_files import write_image
+
+import voxpipe as vp
+from voxpipe.core.errors import DestinationExists, SampleError, UnknownFormat, VolumeError
+from voxpipe.volumes.conversion.ome_group import reduce_blocks
+
+SHAPE = 2, 600, 520, 3
+VOXELS = np.random.default_rng(0).integers(0, 999, SHAPE).astype("u2")
+STORED = VOXELS.transpose(0, 3, 2, 1)
+AFFINE = np.diag([0.0005, 0.0005, 0.002, 1.0])
+LABELS = (VOXELS[:1] > 500).astype("u1") * 7
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    """Return the paths of an OME-TIFF and an OME-Zarr of one image in micrometres."""
+    folder = tmp_path_factory.mktemp("written")
+    source = folder / "source.ome.tif"
+    size = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5, "PhysicalSizeZ": 2.0}
+    units = {f"PhysicalSize{axis}Unit": "µm" for axis in "XYZ"}
+    metadata = {"axes": "CZYX", **size, **units}
+    tifffile.imwrite(source, STORED, metadata=metadata, photometric="minisblack")
+    vp.convert(source, folder / "image.ome.tif")
+    vp.convert(source, folder / "image.ome.zarr")
+    return folder
+
+
+def means(voxels):
+    """Return the means of blocks of 2 x 2, rounded as by NumPy."""
+    c, z, y, x = voxels.shape
+    blocks = voxels.astype(np.float64).reshape(c, z, y // 2, 2, x // 2, 2)
+    return np.rint(blocks.mean((3, 5)))
+
+
+def test_an_ome_tiff_is_read_by_tifffile(image):
+    """Voxels, axes, levels as SubIFDs, sizes with their unit."""
+    with tifffile.TiffFile(image / "image.ome.tif") as file:
+        series = file.series[0]
+        pixels = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]["Pixels"]
+        shapes = [level.shape for level in series.levels]
+        coarse = series.levels[1].asarray()
+
+        np.testing.assert_array_equal(series.asarray(), STORED)
+    assert series.axes == "CZYX"
+    assert shapes == [(2, 3, 520, 600), (2, 3, 260, 300), (2, 3, 130, 150)]
+    assert [pixels[f"PhysicalSize{axis}"] for axis in "XYZ"] == [0.5, 0.5, 2.0]
+    assert {pixels[f"PhysicalSize{axis}Unit"] for axis in "XYZ"} == {"µm"}
+    np.testing.assert_array_equal(coarse, means(STORED))
+
+
+def test_an_ome_tiff_is_read_by_us(image):
+    """Each level has its place; a region decodes tiles."""
+    volume = vp.Volume(image / "image.ome.tif")
+    coarse = vp.Volume(image / "image.ome.tif", level=1)
+
+    np.testing.assert_array_equal(volume.numpy(), VOXELS)
+    assert volume.lengths == "0.5 x 0.5 x 2 um"
+    assert volume.chunks == (256, 256, 1)
+    np.testing.assert_allclose(coarse.affine[:3, 3], [0.00025, 0.00025, 0])
+    np.testing.assert_array_equal(coarse.numpy().transpose(0, 3, 2, 1), means(STORED))
+
+
+def test_an_ome_zarr_is_read_by_zarr(image):
+    """Levels and their scales, in micrometres; the means of blocks."""
+    group = zarr.open_group(image / "image.ome.zarr", mode="r")
+    (multiscale,) = group.attrs["ome"]["multiscales"]
+
+    np.testing.assert_array_equal(group["0"][:], STORED)
+    np.testing.assert_array_equal(group["1"][:], means(STORED))
+    assert [dataset["path"] for dataset in multiscale["datasets"]] == ["0", "1", "2"]
+    assert {axis.get("unit") for axis in multiscale["axes"]} == {None, "micrometer"}
+    scale, shift = multiscale["datasets"][1]["coordinateTransformations"]
+    np.testing.assert_allclose(scale["scale"], [1, 2, 1, 1])
+    np.testing.assert_allclose(shift["translation"], [0, 0, 0.25, 0.25])
+    assert group["1"].metadata.dimension_names == ("c", "z", "y", "x")
+
+
+def test_an_ome_zarr_is_read_by_us(image):
+    """Both formats place each level at the same spot."""
+    for level in range(3):
+        one, other = (vp.Volume(image / f"image.ome.{end}", level=level) for end in ("zarr", "tif"))
+
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+        np.testing.assert_allclose(one.affine, other.affine)
+
+
+def test_the_number_of_levels_is_an_argument(tmp_path):
+    """By name or by levels=; other formats refuse it."""
+    volume = vp.Volume(VOXELS[:, :64, :64], affine=AFFINE)
+    vp.save(tmp_path / "a.zarr", volume, levels=3)
+    vp.save(tmp_path / "b.ome.zarr", volume)
+    vp.save(tmp_path / "c.ome.tif", volume, levels=2)
+
+    assert {*zarr.open_group(tmp_path / "a.zarr", mode="r")} == {"nifti", "0", "1", "2"}
+    assert {*zarr.open_group(tmp_path / "b.ome.zarr", mode="r")} == {"nifti", "0"}
+    with tifffile.TiffFile(tmp_path / "c.ome.tif") as file:
+        assert len(file.series[0].levels) == 2
+    with pytest.raises(SampleError, match=r"levels= is given for \.nii"):
+        vp.save(tmp_path / "d.nii", volume, levels=2)
+    with pytest.raises(SampleError, match="levels= is 0"):
+        vp.save(tmp_path / "e.zarr", volume, levels=0)
+
+
+def test_a_call_with_other_levels_writes_again(tmp_path):
+    """The same levels are found; others need overwrite."""
+    source = tmp_path / "a.npy"
+    np.save(source, VOXELS[0, :64, :64])
+    place = tmp_path / "a.zarr"
+
+    assert vp.convert(source, place, levels=2).new_shards
+    assert not vp.convert(source, place, levels=2).new_shards
+    with pytest.raises(DestinationExists):
+        vp.convert(source, place, levels=3)
+    vp.convert(source, place, levels=3, overwrite=True)
+    assert vp.Volume(place, level=2).shape == (1, 16, 16, 1)
+
+
+def test_axes_of_long_steps_are_not_halved(tmp_path):
+    """Along z a voxel is as long as 4 along x: levels halve x and y alone, twice."""
+    vp.save(tmp_path / "a.zarr", vp.Volume(VOXELS[:, :64, :64], affine=AFFINE), levels=4)
+
+    shapes = [vp.Volume(tmp_path / "a.zarr", level=n).shape[1:] for n in range(4)]
+    assert shapes == [(64, 64, 3), (32, 32, 3), (16, 16, 3), (8, 8, 2)]
+
+
+def test_a_block_at_the_end_may_be_smaller():
+    """Odd lengths are rounded up, and means are of the voxels that are there."""
+    voxels = np.arange(25, dtype=np.float32).reshape(1, 5, 5)
+
+    coarse = reduce_blocks(voxels, (1, 2, 2), is_label=False)
+
+    np.testing.assert_array_equal(coarse[0, :, 2], [(4 + 9) / 2, (14 + 19) / 2, 24])
+    np.testing.assert_array_equal(
+        reduce_blocks(voxels, (1, 2, 2), is_label=True), voxels[:, ::2, ::2]
+    )
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return the path of an OME-Zarr image."""
+    place = f"{tmp_path}/image.ome.zarr"
+    vp.save(place, vp.Volume(VOXELS, affine=AFFINE))
+    return place
+
+
+def two_classes(batch):
+    """Return one more for class 1 where the first channel is above 500."""
+    return torch.stack([torch.full_like(batch[:, 0], 500.5), batch[:, 0]], 1)
+
+
+def test_label_groups_are_written_and_listed(written):
+    """By save, convert and predict; labels of coarser levels are voxels, not means."""
+    vp.save(f"{written}/labels/nuclei", LABELS, like=written)
+    vp.convert(vp.Volume(LABELS, kind="label", affine=AFFINE), f"{written}/labels/cells")
+    image = vp.Volume(written)
+    found = vp.predict(two_classes, image, f"{written}/labels/found", patch=(256, 256, 3))
+
+    listed = zarr.open_group(f"{written}/labels", mode="r").attrs["ome"]["labels"]
+    assert listed == ["nuclei", "cells", "found"]
+    for name in ("nuclei", "cells"):
+        group = zarr.open_group(f"{written}/labels/{name}", mode="r")
+        np.testing.assert_array_equal(group["0"][:], LABELS[0].T)
+        np.testing.assert_array_equal(group["1"][:], LABELS[0].T[:, ::2, ::2])
+        assert group.attrs["ome"]["image-label"] == {"source": {"image": "../../"}}
+        np.testing.assert_array_equal(vp.Volume(written, label=name).numpy(), LABELS)
+    assert found.kind == "label"
+    np.testing.assert_array_equal(found.numpy()[0], VOXELS[0] > 500)
+    (sample,) = vp.from_ome(written, label=["cells", "found"])
+    np.testing.assert_array_equal(sample["found"].numpy(), found.numpy())
+    with pytest.raises(DestinationExists):
+        vp.save(f"{written}/labels/nuclei", LABELS, like=written)
+    vp.save(f"{written}/labels/nuclei", LABELS * 2, like=written, overwrite=True)
+    assert zarr.open_group(f"{written}/labels", mode="r").attrs["ome"]["labels"] == listed
+    assert vp.Volume(written, label="nuclei").numpy().max() == 14
+
+
+def test_labels_do_not_change_their_image(written):
+    """A volume stays current, with its content key, when labels are added."""
+    image = vp.Volume(written)
+    key = image.content_key
+
+    vp.save(f"{written}/labels/nuclei", LABELS, like=written)
+
+    image.refuse_change()
+    assert vp.Volume(written).content_key == key
+
+
+def test_labels_need_an_image(tmp_path):
+    """An image that is missing, or of OME-Zarr 0.4, is refused with the cure."""
+    write_image(tmp_path / "old.zarr", STORED, "czyx", 2)
+
+    for name, message in ("none", "is no zarr group"), ("old", "is OME-Zarr 0.4"):
+        with pytest.raises(VolumeError, match=message) as error:
+            vp.save(tmp_path / f"{name}.zarr/labels/nuclei", LABELS)
+        assert error.value.do
+    with pytest.raises(UnknownFormat, match="suffix of no format that is written"):
+        vp.save(tmp_path / "labels/nuclei", LABELS)
+
+
+def test_predict_writes_an_ome_tiff_once(tmp_path):
+    """A second run with the same name returns the file of the first."""
+    source = tmp_path / "a.npy"
+    np.save(source, VOXELS[:1])
+    how = {"patch": (256, 256, 3), "run": "a"}
+
+    first = vp.predict(two_classes, str(source), tmp_path / "p.ome.tif", **how)
+    before = (tmp_path / "p.ome.tif").stat()
+    vp.predict(two_classes, str(source), tmp_path / "p.ome.tif", **how)
+
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "p.ome.tif"), VOXELS[0].T > 500)
+    assert first.kind == "label"
+    assert (tmp_path / "p.ome.tif").stat().st_ino == before.st_ino
+    with tifffile.TiffFile(tmp_path / "p.ome.tif") as file:
+        coarse = file.series[0].levels[1].asarray()
+    np.testing.assert_array_equal(coarse, (VOXELS[0].T > 500)[:, ::2, ::2])
+
+
+def test_types_and_scales_of_files(tmp_path):
+    """Booleans are uint8; a scale is applied, as TIFF has none."""
+    vp.save(tmp_path / "b.ome.tif", VOXELS[0] > 500)
+    scan = vp.Volume(VOXELS[0, :16, :16].astype("i2"), affine=np.eye(4))
+    model = vp.save(tmp_path / "m.nii", scan)
+    vp.save(tmp_path / "f.ome.tiff", VOXELS[0, :16, :16] / 3, like=model, dtype="float32")
+
+    assert tifffile.imread(tmp_path / "b.ome.tif").dtype == np.uint8
+    np.testing.assert_allclose(
+        tifffile.imread(tmp_path / "f.ome.tiff"), VOXELS[0, :16, :16].T / 3, rtol=1e-6
+    )
+
+
+def test_bucket_has_tiffs_and_labels():
+    """URLs are destinations of both formats."""
+    place = "memory://written-images/image.ome.zarr"
+    vp.save(place, vp.Volume(VOXELS, affine=AFFINE))
+    vp.save(f"{place}/labels/nuclei", LABELS)
+    tiff = vp.save("memory://written-images/a.ome.tif", VOXELS[:, :32, :32])
+
+    (sample,) = vp.from_ome(place, label="nuclei")
+    np.testing.assert_array_equal(sample["label"].numpy(), LABELS)
+    np.testing.assert_array_equal(tiff.numpy(), VOXELS[:, :32, :32])

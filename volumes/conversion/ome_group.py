@@ -1,0 +1,176 @@
+"""Levels of written OME-Zarr images, and groups of labels inside of images."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.convert_dtype import convert_dtype
+from ...core.errors import SampleError, VolumeError
+from ...core.sample import parse_json
+from ...storage.file_reader import LocalRanges
+from ...storage.location import file_system, is_url, public_name, remote_errors
+from ...storage.remote import open_remote
+from ..header import Header, Triple
+from .convert_plan import ConvertPlan, spacing_of
+
+_LABEL_GROUP = re.compile(r"(.+\.zarr)/labels/([^/]+)/?", re.IGNORECASE)
+_SUFFIX = ".ome.zarr"
+# Voxels along the longest axis at which no further level is written by default.
+_SMALL = 256
+_MOST_LEVELS = 16
+# An axis is halved up to this many times the smallest distance between voxels.
+_EVEN = 1.5
+# Bytes of the coarser level that are written at once.
+_BLOCK_BYTES = 32 * 1024**2
+
+
+def image_above(place: str) -> tuple[str, str] | None:
+    """Return the image and the name of a label group, by its place; None for another place.
+
+    Examples
+    --------
+    >>> image_above("a/img.zarr/labels/nuclei"), image_above("a/img.zarr")
+    (('a/img.zarr', 'nuclei'), None)
+    """
+    match = _LABEL_GROUP.fullmatch(place.replace(os.sep, "/"))
+    return (match[1], match[2]) if match else None
+
+
+def levels_at(place: str, header: Header, levels: int | None) -> tuple[Triple, ...]:
+    """Return the factors of the coarser levels of an image at a place, finest first.
+
+    Without a number: those of ``.ome.zarr`` and of label groups end at 256 voxels; other names
+    have one level.
+    """
+    if levels is not None and not (
+        isinstance(levels, int) and not isinstance(levels, bool) and 1 <= levels <= _MOST_LEVELS
+    ):
+        msg = f"levels= is {levels!r}"
+        raise SampleError(msg, do=f"Give the number of resolutions, from 1 to {_MOST_LEVELS}.")
+    is_pyramid = place.rstrip("/").lower().endswith(_SUFFIX) or image_above(place) is not None
+    most = levels or (_MOST_LEVELS if is_pyramid else 1)
+    i, j, k = header.shape[1:]
+    spacing, factors = np.array(spacing_of(header)), np.ones(3, np.int64)
+    result = list[Triple]()
+    while len(result) < most - 1:
+        shape = -(-np.array((i, j, k)) // factors)
+        if max(shape) <= (1 if levels else _SMALL):
+            break
+        steps = np.where(shape > 1, spacing * factors, np.inf)
+        factors = np.where(steps <= _EVEN * steps.min(), factors * 2, factors)
+        result.append((int(factors[0]), int(factors[1]), int(factors[2])))
+    return tuple(result)
+
+
+def write_levels(array: Any, plan: ConvertPlan, store: Any, create: Any, *, is_label: bool) -> None:
+    """Write the coarser levels of a written array of zarr-python, block by block.
+
+    ``store(path)`` returns the store of an array of the group. ``create(store, shape)`` returns
+    the array of a level. With ``is_label`` blocks of voxels are sampled, else averaged.
+    """
+    before = (1, 1, 1)
+    for number, factors in enumerate(plan.levels, 1):
+        ratio = tuple(b // a for a, b in zip(before, factors, strict=True))[::-1]
+        lead = array.shape[:-3]
+        shape = tuple(-(-n // f) for n, f in zip(array.shape[-3:], ratio, strict=True))
+        coarse = create(store(str(number)), (*lead, *shape))
+        for block in _blocks(coarse, ratio):
+            fine = tuple(
+                slice(s.start * f, min(s.stop * f, n))
+                for s, f, n in zip(block, ratio, array.shape[-3:], strict=True)
+            )
+            voxels = np.asarray(array[(..., *fine)])
+            coarse[(..., *block)] = reduce_blocks(voxels, ratio, is_label=is_label)
+        array, before = coarse, factors
+
+
+def _blocks(array: Any, ratio: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Yield blocks (z, y, x) of an array, of whole shards, or of planes of chunks of one."""
+    sizes = list((array.shards or array.chunks)[-3:])
+    voxel = math.prod(array.shape[:-3]) * math.prod(ratio) * array.dtype.itemsize
+    # Shards are written whole: a shard of which parts are written is read again for each.
+    while math.prod(sizes) * voxel > 8 * _BLOCK_BYTES and sizes[0] > array.chunks[-3]:
+        sizes[0] = max(array.chunks[-3], sizes[0] // 2 // array.chunks[-3] * array.chunks[-3])
+    counts = [range(0, n, s) for n, s in zip(array.shape[-3:], sizes, strict=True)]
+    for start in itertools.product(*counts):
+        ends = zip(start, sizes, array.shape[-3:], strict=True)
+        yield tuple(slice(a, min(a + s, n)) for a, s, n in ends)
+
+
+def reduce_blocks(voxels: NDArray[Any], ratio: tuple[int, ...], *, is_label: bool) -> NDArray[Any]:
+    """Return voxels (..., Z, Y, X) at a coarser level: the first of each block, or their mean.
+
+    A block at the end may be smaller. Means of integers are rounded.
+
+    Examples
+    --------
+    >>> row = np.array([[[1, 2, 5, 8, 9]]], np.uint8)
+    >>> [reduce_blocks(row, (1, 1, 2), is_label=label).ravel().tolist() for label in (True, False)]
+    [[1, 5, 9], [2, 6, 9]]
+    """
+    if is_label:
+        every: Any = (..., *(slice(None, None, factor) for factor in ratio))
+        return np.asarray(voxels[every])
+    sums: Any = voxels.astype(np.float64 if voxels.dtype.itemsize > 2 else np.float32)
+    for axis, factor in zip((-3, -2, -1), ratio, strict=True):
+        if factor > 1:
+            length = sums.shape[axis]
+            starts = np.arange(0, length, factor)
+            counts = np.minimum(starts + factor, length) - starts
+            sums = np.add.reduceat(sums, starts, axis=axis)
+            sums /= counts.reshape(-1, *(1,) * (-axis - 1)).astype(sums.dtype)
+    return convert_dtype(sums, voxels.dtype)
+
+
+def refuse_no_image(place: str, options: Mapping[str, Any]) -> None:
+    """Raise ``VolumeError`` for a label group without an image of zarr v3 above it."""
+    above = image_above(place)
+    if above is None:
+        return
+    store: Any = open_remote(above[0], options) if is_url(place) else LocalRanges(above[0])
+    if store.get("zarr.json") is not None:
+        return
+    what = f"{public_name(above[0])}, in which the labels {above[1]!r} are to be written, "
+    if store.get(".zgroup") is not None:
+        do = "Convert the image first: vp.convert(image, 'new.ome.zarr')."
+        raise VolumeError(f"{what}is OME-Zarr 0.4, and 0.5 is written.", do=do)
+    do = "Write the image first, or give the labels a place of their own."
+    raise VolumeError(f"{what}is no zarr group.", do=do)
+
+
+def list_label(place: str, options: Mapping[str, Any]) -> None:
+    """Add a label group that was written to the list of its image."""
+    above = image_above(place)
+    if above is None:
+        return
+    folder, name = f"{above[0]}/labels", above[1]
+    store: Any = open_remote(folder, options) if is_url(place) else LocalRanges(folder)
+    document: dict[str, Any] = {}
+    with suppress(ValueError, TypeError):
+        document = dict(parse_json(store.get("zarr.json") or b"{}"))
+    attributes = dict(document.get("attributes") or {})
+    ome = {"version": "0.5", **attributes.get("ome", {})}
+    ome["labels"] = list(dict.fromkeys([*ome.get("labels", ()), name]))
+    document = {"zarr_format": 3, "node_type": "group", **document}
+    document["attributes"] = {**attributes, "ome": ome}
+    content = json.dumps(document, indent=2).encode()
+    if is_url(place):
+        system, path = file_system(folder, options)
+        with remote_errors(folder, options):
+            system.pipe_file(posixpath.join(path, "zarr.json"), content)
+        return
+    part = Path(folder, f".zarr.json.{os.getpid()}.part")
+    part.write_bytes(content)
+    os.replace(part, Path(folder, "zarr.json"))
