@@ -299,7 +299,12 @@ class DataLoader2Iterator(Iterator[Any]):
             self._turn.in_a_batch = True
             while is_empty:
                 running = self._running or self._start()
-                batch, here = self._batch_of(running), self._progress.position
+                if self._progress.position.cursor.next:
+                    batch = next(running.batches)
+                else:  # the first one waits for workers, listings and first passes
+                    with progress_line("first batch", text=RUNNING_PASS.in_words):
+                        batch = next(running.batches)
+                here = self._progress.position
                 count, is_empty = here.failures, False
                 if isinstance(batch, BatchResult):
                     count = self._counts.admit(batch, running.policy, here)
@@ -322,13 +327,6 @@ class DataLoader2Iterator(Iterator[Any]):
             self._is_paused = self._remaining <= 0
         self._counts.deliver(start, time.perf_counter())
         return batch
-
-    def _batch_of(self, running: RunningEpoch) -> Any:
-        """Return the next batch; the first one waits for workers, listings and first passes."""
-        if self._progress.position.cursor.next:
-            return next(running.batches)
-        with progress_line("first batch", text=RUNNING_PASS.in_words):
-            return next(running.batches)
 
     def _start(self) -> RunningEpoch:
         if self._progress.has_begun and not self._is_interrupted:

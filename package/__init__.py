@@ -31,7 +31,7 @@ _HOMES = {
     "extensions.formats.raw_frames": "raw_volume",
     "extensions.microscopy.from_ome": "from_ome",
     "extensions.pictures.figures": "show",
-    "extensions.pictures.napari_layers": "view",
+    "extensions.pictures.viewers": "view",
     "extensions.pictures.watch": "watch",
     "prediction.predict": "predict",
     "reading_services": "DistributedReadingService MultiProcessingReadingService "

@@ -14,7 +14,7 @@ from .extensions.cluster.ray_service import RayReadingService as RayReadingServi
 from .extensions.formats.raw_frames import raw_volume as raw_volume
 from .extensions.microscopy.from_ome import from_ome as from_ome
 from .extensions.pictures.figures import show as show
-from .extensions.pictures.napari_layers import view as view
+from .extensions.pictures.viewers import view as view
 from .extensions.pictures.watch import watch as watch
 from .prediction.predict import predict as predict
 from .reading_services import DistributedReadingService as DistributedReadingService, MultiProcessingReadingService as MultiProcessingReadingService, ThreadReadingService as ThreadReadingService

@@ -154,6 +154,7 @@ def arguments():
     owners |= {f".{name}": form for name, form in IterDataPipe.functions.items() if name[0] != "_"}
     found = {}
     for name, owner in owners.items():
+        owner = getattr(owner, "pipe", owner)  # loads the class of a form
         made = owner.args[0] if isinstance(owner, functools.partial) else owner
         module = getattr(made, "__module__", None) or ""
         is_own = module.startswith("voxpipe.") and ".torchdata." not in module

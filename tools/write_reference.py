@@ -124,19 +124,6 @@ def aliases() -> dict[str, str]:
     }
 
 
-def signature_of(kind: type) -> inspect.Signature:
-    """Return the signature of a form, without the pipe that it is chained on."""
-    own = vars(kind).get("__signature__")
-    if own is not None:
-        parameters = list(own.parameters.values())
-    else:
-        maker = write_chained_forms.maker_of(kind)
-        parameters = list(inspect.signature(maker).parameters.values())[1:]
-    if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
-        parameters = parameters[1:]
-    return inspect.Signature(parameters)
-
-
 def default_text(value: Any) -> str:
     """Return a default as a reader can write it."""
     if inspect.isroutine(value) or inspect.isclass(value):
@@ -147,6 +134,8 @@ def default_text(value: Any) -> str:
 
 def signature_text(name: str, kind: type, types: Mapping[str, str]) -> str:
     """Return ``name(argument: type = default)``."""
+    from voxpipe.datapipes.forms import signature_of
+
     texts, starred = [], False
     for one in signature_of(kind).parameters.values():
         if one.kind is one.KEYWORD_ONLY and not starred:

@@ -6,10 +6,10 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ...core.errors import BadHeader, VolumeNotFound
+from ...core.lru_cache import cached_property
 from ...core.sample import parse_json
 from ...core.suggest import closest, few_names
 from ...storage.file_reader import LocalRanges

@@ -1,10 +1,12 @@
-"""Layers of napari with lazy voxels, and viewers that show them."""
+"""Layers of napari with lazy voxels, and viewers of them, also of ipyniivue in notebooks."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from ...core import Region, Sample
 from ...core.errors import MissingDependency
 from ...core.validate import MILLIMETRES, plain_unit
 from ...spatial import LazyPatch
-from ...volumes import Volume
+from ...volumes import Volume, save
 from ...volumes.catalog.whole_pass import at_level, coarser_levels
 from .planes import has_directions
 
@@ -24,6 +26,8 @@ Layer = tuple[Any, dict[str, Any], str]
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _ZYX = [2, 1, 0]  # napari shows the last two axes: rows are y, columns are x
 _RANKS = (0.5, 99.5)  # percentiles in a manifest that become black and white
+_MOST_VOXELS = 256**3  # of the level that the browser gets, if there are levels
+_READ_BY_NIIVUE = (".nii", ".nii.gz", ".nrrd", ".mha", ".mgz")
 
 
 class LazyArray:
@@ -168,7 +172,7 @@ def _lazy(level: Any, channel: int, *, is_label: bool) -> LazyArray:
                 cache.append(level.realize())
             return cache[0][(slice(None), *region.slices)]
 
-        return LazyArray(part, level.shape[1:], dtype, channel)
+        return LazyArray(part, level.grid.shape, dtype, channel)
 
     def read(region: Region) -> NDArray[Any]:
         values: NDArray[Any] = level.read(region).values()
@@ -226,8 +230,6 @@ def view(*volumes: Any, **options: Any) -> Any:
         except ImportError:
             pass
         else:
-            from .niivue import widget_of
-
             return widget_of(every)
     try:
         import napari
@@ -250,3 +252,46 @@ def _volumes_of(thing: Any) -> list[Any]:
         return [Volume(os.fspath(thing))]
     msg = f"view() shows volumes, patches, samples and paths, got {type(thing).__name__}"
     raise TypeError(msg)
+
+
+def widget_of(things: Sequence[Volume | LazyPatch]) -> Any:
+    """Return a widget with the volumes, labels above images.
+
+    Files that NiiVue reads are sent as they are. Others are written as NIfTI to a temporary
+    folder, of the finest level with at most `_MOST_VOXELS` voxels.
+    """
+    from ipyniivue import NiiVue
+
+    widget = NiiVue()
+    entries = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, thing in enumerate(sorted(things, key=lambda one: one.kind == "label")):
+            entry: dict[str, Any] = {"path": _file_of(thing, Path(folder), number)}
+            if thing.kind == "label":
+                entry |= {"colormap": "actc", "opacity": 0.5}
+            entries.append(entry)
+        widget.load_volumes(entries)  # reads the files
+    return widget
+
+
+def _file_of(thing: Volume | LazyPatch, folder: Path, number: int) -> Path:
+    place = thing.located_source if isinstance(thing, Volume) else None
+    path = place.path if place is not None else ""
+    if path and path.lower().endswith(_READ_BY_NIIVUE):
+        return Path(path)
+    target = folder / f"{number}.nii"
+    if isinstance(thing, LazyPatch):
+        save(target, thing.realize(), affine=thing.affine)
+    else:
+        save(target, _level_of(thing))
+    return target
+
+
+def _level_of(volume: Volume) -> Volume:
+    levels = range(1 + len(coarser_levels(volume)))
+    for number in levels:
+        level = at_level(volume, number)
+        i, j, k = level.spatial_shape
+        if i * j * k <= _MOST_VOXELS:
+            return level
+    return at_level(volume, levels[-1])
