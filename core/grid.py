@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from .call_site import WarnOnce
 from .errors import LikelyMistake
 from .lru_cache import cached_property
 from .region import Region
+from .validate import MILLIMETRES
 
 Affine = NDArray[np.float64]
 """A 4x4 matrix of float64 that acts on homogeneous column vectors."""
@@ -149,10 +151,8 @@ class Grid:
         return cls(data["shape"], np.array(data["affine"]))
 
     def __repr__(self) -> str:
-        largest = max(self.spacing)
-        size, unit = (1.0, "mm") if largest >= _LEAST_IN_MM else (1e3, "um")
-        size, unit = (1e6, "nm") if largest < _LEAST_IN_MM / 1e3 else (size, unit)
-        spacing = " ".join(f"{s * size:g}" for s in self.spacing)
+        unit = unit_for(self.spacing)
+        spacing = " ".join(f"{s / MILLIMETRES[unit]:g}" for s in self.spacing)
         return f"Grid({'x'.join(map(str, self.shape))} at {spacing} {unit})"
 
 
@@ -170,6 +170,14 @@ def numbers_of_axes(axes: str) -> tuple[int, int, int]:
 
 
 _BEYOND = WarnOnce()
+
+
+def unit_for(spacing: Sequence[float]) -> str:
+    """Return the unit in which people write such lengths in millimetres: mm, um or nm."""
+    largest = max(spacing)
+    if largest >= _LEAST_IN_MM:
+        return "mm"
+    return "um" if largest >= _LEAST_IN_MM / 1e3 else "nm"
 
 
 def warn_beyond(name: str, unit: str, length: float, grid: Grid) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.grid import unit_for
 from ...core.validate import MILLIMETRES, unit_word
 from ...volumes.conversion.convert_plan import spacing_of
 from ...volumes.conversion.ome_group import reduce_blocks
@@ -97,7 +98,7 @@ def _tiles(planes: Iterator[NDArray[Any]]) -> Iterator[NDArray[Any]]:
 
 def _metadata(header: Header) -> dict[str, Any]:
     """Return tifffile's names of OME-XML: axes, sizes with their unit, channels."""
-    unit = unit_word(header.file_unit) if header.file_unit else "mm"
+    unit = unit_word(header.file_unit) or unit_for(spacing_of(header))
     unit = unit if unit in _UNITS else "mm"
     fields: dict[str, Any] = {"axes": "CZYX"}
     for axis, length in zip("XYZ", spacing_of(header), strict=True):

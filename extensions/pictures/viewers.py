@@ -24,9 +24,9 @@ Layer = tuple[Any, dict[str, Any], str]
 """``(data, arguments, type)``, the layer data of napari."""
 # World axes of napari grow to the right, down and into the screen: left, posterior, superior.
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
-_ZYX = [2, 1, 0]  # napari shows the last two axes: rows are y, columns are x.
-_RANKS = (0.5, 99.5)  # percentiles in a manifest that become black and white.
-_MOST_VOXELS = 256**3  # of the level that the browser gets, if there are levels
+_ZYX = [2, 1, 0]  # Napari shows the last two axes: rows are y, columns are x.
+_RANKS = (0.5, 99.5)  # Percentiles in a manifest that become black and white.
+_MOST_VOXELS = 256**3  # Limit of a level that a browser gets.
 _READ_BY_NIIVUE = (".nii", ".nii.gz", ".nrrd", ".mha", ".mgz")
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...core import Region
 from ...core.errors import VolumeError
+from ...core.grid import unit_for
 from ...core.validate import MILLIMETRES, unit_word
 from ..header import Header, Triple, affine_matrix
 
@@ -230,9 +231,9 @@ def spacing_of(header: Header) -> tuple[float, float, float]:
 def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict[str, Any]:
     """Return the ``zarr.json`` of an image's group, with voxpipe's own ``record``.
 
-    Lengths have the unit of the source, millimetres if it has none.
+    Lengths have the unit of the source; without one they have a unit that suits their size.
     """
-    unit = unit_word(plan.header.file_unit) or "mm"
+    unit = unit_word(plan.header.file_unit) or unit_for(spacing_of(plan.header))
     names = {"um": "micrometer", "nm": "nanometer", "angstrom": "angstrom"}
     size = MILLIMETRES[unit] if unit in names else 1.0
     spatial = {"type": "space", "unit": names.get(unit, "millimeter")}

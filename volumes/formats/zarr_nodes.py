@@ -23,6 +23,7 @@ import numpy as np
 
 from ...core import Affine, Region
 from ...core.call_site import warn
+from ...core.context import holding
 from ...core.errors import (
     BadHeader,
     ForkUnsafe,
@@ -442,7 +443,10 @@ def _nifti_fields(array: Any, name: str) -> RawHeader:
         raise BadHeader(f"the header in {name} takes {size} bytes, as its metadata say.")
     is_ours = isinstance(array, ZarrArray)
     buffer = array.read(Region.of_shape(array.shape)) if is_ours else np.asarray(array[...])
-    return parse_nifti(buffer.tobytes(), f"the NIfTI header of {name}", single_file=False)
+    place = PLACEMENT.get()
+    # The unit of the OME-Zarr metadata has precedence: NIfTI headers of ours are in millimetres.
+    with holding(PLACEMENT, place._replace(units=None if place.units else place.units)):
+        return parse_nifti(buffer.tobytes(), f"the NIfTI header of {name}", single_file=False)
 
 
 METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
