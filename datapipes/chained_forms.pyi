@@ -71,6 +71,9 @@ class ChainedForms(IterDataPipe[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Yield the items."""
 
+    def preview(self, count: int = 8, **options: Any) -> Any:
+        """Return a figure of patches, before and after augmentation."""
+
     def add_index(self, index_name: str = 'index') -> IndexAdder:
         """Write the number of each item into it, under the key ``index_name``.
 

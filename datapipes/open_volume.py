@@ -342,6 +342,10 @@ class OpenVolume(SeedStamper, SameLength):
             new = {**new, **{name: by_key[name] for name in by_key.keys() - self._by_key}}
             self._by_key = by_key
             self._names |= new
+            if all(isinstance(sample[key], Volume) for key in keys):
+                for argument in self._options.keys() - {*by_key, "io"}:
+                    msg = f"open_volume({argument}=) has no effect: {keys[0]!r} is a Volume already"
+                    raise SampleError(msg, do=f"Give {argument}= to that Volume().")
         for argument, its_keys in self._names.items():
             for key in its_keys:
                 if key not in keys and (argument in new or sample.get(key) is not None):
@@ -399,7 +403,9 @@ class OpenVolume(SeedStamper, SameLength):
                 is_so, write = "is a Volume of an intensity", 'Volume(..., kind="label")'
                 self._warn_of_label(key, is_so, write)
             return source
-        is_label = key in self.labels or (not isinstance(source, str) and says_label(source))
+        is_label = key in self.labels
+        if not is_label and (not isinstance(source, str) or "/labels/" in source):
+            is_label = says_label(source)
         kind = "label" if is_label else "intensity"
         if self.guesses and kind == "intensity" and looks_like_label(key):
             write = f"open_volume(labels=({', '.join(map(repr, (*self.labels, key)))}))"

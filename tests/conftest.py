@@ -57,6 +57,20 @@ def pytest_report_header():
     return f"native paths: {', '.join(paths_here()) or 'none, NumPy alone'}"
 
 
+@pytest.fixture(autouse=True, scope="session")
+def functions_by_name():
+    """Send functions to workers by name, as from a script.
+
+    Workers of pytest-xdist look like sessions, where functions travel by value. Tests of that run
+    programs of their own.
+    """
+    from voxpipe.reading_services.workers import by_value
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(by_value, "is_available", lambda: False)
+        yield
+
+
 def pytest_sessionstart():
     """Watch for tests that hang."""
     WATCHDOG.start()

@@ -442,6 +442,8 @@ def stub() -> str:
         f"{INDENT}__getattr__: None  # type: ignore[assignment,misc]\n\n"
         f"{INDENT}def __iter__(self) -> Iterator[Any]:\n"
         f'{INDENT}{INDENT}"""Yield the items."""\n\n'
+        f"{INDENT}def preview(self, count: int = 8, **options: Any) -> Any:\n"
+        f'{INDENT}{INDENT}"""Return a figure of patches, before and after augmentation."""\n\n'
     )
     body = "\n".join([*methods, pipes_of_ops(imports)])
     return f"{HEADER}{imports.text()}\n\n{own}{body}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 import sys
 import tempfile
 import uuid
@@ -314,12 +315,19 @@ def from_array(
     return ArraySource(values, array_header(values, affine, name, **more), name)
 
 
+_LABEL_GROUP = re.compile(r"\.zarr/labels/[^/]+/?(?:$|/\d+/?$)")
+
+
 def says_label(thing: Any) -> bool:
     """Whether an object is a label volume, a ``LabelMap`` of TorchIO, or a list of labels.
 
+    So is the path of a label group of OME-Zarr, ``img.zarr/labels/nuclei``.
+
     Raise VolumeError for a list of labels and other volumes, as a volume has one kind.
     """
-    if isinstance(thing, (str, np.ndarray)):
+    if isinstance(thing, (str, os.PathLike)):
+        return _LABEL_GROUP.search(os.fspath(thing)) is not None
+    if isinstance(thing, np.ndarray):
         return False
     parts = thing if isinstance(thing, (list, tuple)) else (thing,)
     labels = [part for part in parts if _is_label(part)]

@@ -6,6 +6,7 @@ Names and rules are TorchIO's, so that its backends work here.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -241,24 +242,40 @@ def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
 
 def _call_reader(reader: Any, request: BackendRequest) -> Any:
     """Return the backend of the voxels that a reader returned, or of the volume that it names."""
-    answer = reader(request.path or request.uri or request.source, **request.reader_kwargs)
+    options = dict(request.reader_kwargs)
+    # Axes of a reader that does not have this argument are those of the array that it returns.
+    axes = None if _accepts(reader, "axes") else options.pop("axes", None)
+    answer = reader(request.path or request.uri or request.source, **options)
     source = getattr(answer, "located_source", None)
     if source is None:
-        return ReaderBackend(answer, reader, request)
+        return ReaderBackend(answer, reader, request, axes)
     own = {"io": request.io, "storage_options": request.storage_options}
     return replace(source, options=replace(source.options, **own)).open()
+
+
+def _accepts(function: Any, argument: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of a builtin
+        return True
+    kinds = {one.kind for one in parameters.values()}
+    return argument in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
 class ReaderBackend(ViewBackend):
     """Voxels that a reader returned, in memory as long as the handle."""
 
-    def __init__(self, answer: Any, reader: Any, request: BackendRequest) -> None:
+    def __init__(
+        self, answer: Any, reader: Any, request: BackendRequest, axes: str | None = None
+    ) -> None:
         name = _name_of(request)
         is_pair = isinstance(answer, tuple) and len(answer) == 2
         values, affine = answer if is_pair else (answer, None)
         is_image = any(hasattr(values, member) for member in ("dataobj", "GetDirection"))
         if is_image and type(values).__module__.startswith(_IMAGES):
             values = importlib.import_module(".volume", __package__).Volume(values)
+        if axes is not None:
+            values = importlib.import_module(".volume", __package__).Volume(values, axes=axes)
         has_affine = affine is not None or request.__dict__["affine"] is not None
         values, own = placed_array(values, has_affine=has_affine)
         try:
@@ -278,7 +295,8 @@ class ReaderBackend(ViewBackend):
             raise BadHeader(f"{msg}{', '.join(kinds)}.", do=do)
         array = channels_first(array, name)
         entries = (own or IDENTITY) if affine is None else affine_entries(as_array(affine), name)
-        super().__init__(array, array_header(array, entries, name), name)
+        is_named = is_image or own is not None or axes is not None
+        super().__init__(array, array_header(array, entries, name, names_axes=is_named), name)
         self.resident_bytes = array.nbytes
 
 

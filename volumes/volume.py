@@ -117,7 +117,8 @@ class Volume(ViewableVoxels):
         **reader_kwargs: Any,
     ) -> None:
         if kind is None:
-            kind = "label" if says_label(source) else "intensity"
+            is_label = says_label(source) or "label" in reader_kwargs  # of a label group
+            kind = "label" if is_label else "intensity"
         self.kind = kind if kind in KINDS else as_choice("kind", kind, KINDS)
         override = None if affine is None else given_affine(as_array(affine), "this volume")
         channels = reader_kwargs.pop("channels", None)

@@ -84,7 +84,8 @@ class FromOme(CaseFinder):
     VolumeNotFound
         There is no image below the root, or an image lacks a label group.
     SampleError
-        An argument is invalid, or an image has no such time point.
+        An argument is invalid, an image has no such time point, or a label group has fewer time
+        points than its image.
 
     Examples
     --------
@@ -171,7 +172,14 @@ class FromOme(CaseFinder):
         place = join(image.place, f"labels/{name}")
         sizes = OmeNode.at(place, self.storage_options).sizes()
         options: dict[str, Any] = {"level": self.level} if self.level else {}
-        if sizes.get("t", 1) > 1 and time is not None:
+        count, of_image = sizes.get("t", 1), image.sizes.get("t", 1)
+        if count < of_image and not isinstance(self.time, int):
+            times = "one time point" if count == 1 else f"{count} time points"
+            msg = (
+                f"label group {name!r} of image {image.name} has {times}, and the image {of_image}"
+            )
+            raise SampleError(msg, do="Give the time point that it belongs to: time=0.")
+        if count > 1 and time is not None:
             options["time"] = time
         return Volume(place, kind="label", storage_options=self.storage_options, **options)
 

@@ -308,7 +308,7 @@ def test_grids_that_do_not_agree_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda p: p.lazy_patch((4, 4)), r"size is one whole number or three .* got 2 in \(4, 4\)"),
+        (lambda p: p.lazy_patch((4,) * 4), r"size is one whole number.* got 4 in \(4, 4, 4, 4\)"),
         (lambda p: p.lazy_patch(0), "at least 1 on each axis, got 0"),
         (lambda p: p.lazy_patch((4.5, 4, 4)), r"got 4.5 in \(4.5, 4, 4\)"),
         (lambda p: p.lazy_patch(4, sampling="grid", overlap=4), "overlap must be smaller"),
@@ -316,7 +316,7 @@ def test_grids_that_do_not_agree_are_named(tmp_path):
         (lambda p: p.lazy_patch(4, sampling="random"), "'random'"),
         (lambda p: p.batch_patches(0), "batch_size is a whole number of at least 1, got 0"),
     ],
-    ids=["two axes", "zero", "half", "overlap", "no samples", "sampling", "batch"],
+    ids=["four axes", "zero", "half", "overlap", "no samples", "sampling", "batch"],
 )
 def test_wrong_sizes_are_refused_where_they_are_written(make, told):
     """A size that cannot be is refused at construction, with the value and the line."""

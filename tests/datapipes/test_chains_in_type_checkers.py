@@ -137,7 +137,7 @@ def pyright(folder):
     options = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT / ".typing")]}
     (folder / "pyrightconfig.json").write_text(json.dumps(options))
     command = [sys.executable, "-m", package, "--outputjson", "--pythonpath", sys.executable, "."]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", timeout=240)
     return [
         (d["file"].rpartition("/")[2], d["range"]["start"]["line"] + 1, d["message"])
         for d in json.loads(done.stdout)["generalDiagnostics"]
@@ -153,7 +153,7 @@ def mypy(folder):
         [sys.executable, "-c", RUN_MYPY, *options, "wrong.py", "right.py", "kinds.py"],
         cwd=folder,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=600,
     )
     assert "error" in done.stdout, done.stderr

@@ -222,7 +222,9 @@ def test_no_attribute_hides_a_chained_form(name):
         forms = {**IterDataPipe.functions} if isinstance(pipe, IterDataPipe) else {}
         ours = type(pipe).__module__.startswith("voxpipe.")
 
-        assert not ours or not [form for form in forms if form in dir_of(pipe)]
+        hidden = [form for form in forms if form in dir_of(pipe)]
+        # preview() is a method, which torch's pipes get as a form.
+        assert not ours or not [f for f in hidden if getattr(type(pipe), f, None) is not forms[f]]
 
 
 def dir_of(pipe):
