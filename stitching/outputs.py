@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid, Region
 from ..core.convert_dtype import convert_dtype
-from ..core.errors import PatchSizeError, SampleError
+from ..core.errors import PatchSizeError, SampleError, VoxpipeError
 from ..core.validate import FieldChecks, as_choice, as_dtype, or_none
 from ..spatial.plans.policy import LABEL
 from ..spatial.resampling import native_resampler as native
@@ -261,8 +261,7 @@ class FileOutput(_LockedOutput):
         """Create the file, or open that of a killed run."""
         shape = (channels, *self.grid.shape)
         header = Header.of(shape, file_dtype(dtype), self.grid.affine)
-        unit = "" if self._like is None else self._like.header.file_unit
-        self._header = replace(header, file_unit=unit)
+        self._header = replace(header, file_unit=_unit_of(self._like))
         folder, own = part_folder(self.place), (self._like, self._key, copy_natively)
         self._file = VolumeFile(self._path, folder, self._header, *own)
 
@@ -306,6 +305,14 @@ def is_finished(place: str, key: str, options: Mapping[str, Any]) -> bool:
     return not is_url(place) and has_mark(Path(absolute_place(place)), key)
 
 
+def _unit_of(like: Volume | None) -> str:
+    """Return the unit of the stored volume; empty if its file needs further options."""
+    try:
+        return "" if like is None else like.header.file_unit
+    except VoxpipeError:
+        return ""
+
+
 def output_at(
     destination: Any, grid: Grid, cells: OpenCells, like: Volume | None, **how: Any
 ) -> Output:
@@ -319,7 +326,7 @@ def output_at(
     refuse_no_image(place, how["options"])
     target = destination_of(place, how["options"])
     output = ZarrOutput(place, target, ExitStack(), is_file=False, **how)
-    output.unit = "" if like is None else like.header.file_unit
+    output.unit = _unit_of(like)
     return output
 
 

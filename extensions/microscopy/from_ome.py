@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import SampleError, VolumeNotFound
+from ...core.call_site import warn
+from ...core.errors import LikelyMistake, SampleError, VolumeNotFound
 from ...core.suggest import few_names, path_hint
 from ...core.validate import as_keys
 from ...datapipes.case_lists import CaseFinder, Cases
@@ -174,11 +175,13 @@ class FromOme(CaseFinder):
         options: dict[str, Any] = {"level": self.level} if self.level else {}
         count, of_image = sizes.get("t", 1), image.sizes.get("t", 1)
         if count < of_image and not isinstance(self.time, int):
-            times = "one time point" if count == 1 else f"{count} time points"
-            msg = (
-                f"label group {name!r} of image {image.name} has {times}, and the image {of_image}"
-            )
-            raise SampleError(msg, do="Give the time point that it belongs to: time=0.")
+            group = f"label group {name!r} of image {image.name}"
+            if count > 1:
+                msg = f"{group} has {count} time points, and the image {of_image}"
+                raise SampleError(msg, do="Give one time point, time=0 for instance.")
+            text = f"{group} has one time point, and is the label of all {of_image} of the image"
+            do = "If it belongs to one of them, give that: time=0."
+            warn(f"label-of-all-times: {text}. {do}", LikelyMistake)
         if count > 1 and time is not None:
             options["time"] = time
         return Volume(place, kind="label", storage_options=self.storage_options, **options)

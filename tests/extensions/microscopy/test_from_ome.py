@@ -10,7 +10,7 @@ from ome_files import set_ome, write_image, write_plate
 
 import voxpipe as vp
 from voxpipe.core import Region
-from voxpipe.core.errors import SampleError, VolumeNotFound
+from voxpipe.core.errors import LikelyMistake, SampleError, VolumeNotFound
 
 VOXELS = np.random.default_rng(0).integers(0, 900, (3, 2, 4, 20, 30)).astype("u2")
 NUCLEI = (VOXELS[:, 0] > 500).astype("u1")
@@ -97,7 +97,8 @@ def test_a_plate_gives_wells_and_fields(tmp_path, version):
         tmp_path / "p.zarr", version, ["A/1", "B/12"], 2, VOXELS[:2], "tczyx", LABELS
     )
 
-    samples = list(vp.from_ome(place, label=["nuclei", "cells"]))
+    with pytest.warns(LikelyMistake, match="'cells' .* is the label of all 2"):
+        samples = list(vp.from_ome(place, label=["nuclei", "cells"]))
 
     names = [f"{well}/{field} t{t}" for well in ("A/1", "B/12") for field in (0, 1) for t in (0, 1)]
     assert [sample.case for sample in samples] == names
