@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import META, Affine, Sample
+from ...core.grid import XYZ
 from ...core.suggest import looks_like_label
 from ...spatial import LazyPatch
 from ...volumes import Volume
@@ -21,6 +22,7 @@ from .planes import (
     TooManyBytes,
     bytes_needed,
     has_directions,
+    is_placed,
     is_remote,
     planes_of_array,
     read_planes,
@@ -65,7 +67,8 @@ class Voxels:
     array: NDArray[Any]
     affine: Affine
     kind: str
-    directions: bool
+    base: Affine  # of the volume they come from; the identity if it has none
+    axes: str = XYZ  # names of I, J and K in their order
 
 
 @dataclass(frozen=True)
@@ -132,31 +135,47 @@ def _scene_of_sample(sample: Sample, look: Look) -> Scene:
             if not _needs_pass(patch, look):
                 draws.update(patch.draws)
             if patch is not value and hasattr(value, "shape"):
-                directions = has_directions(_stored_affine(patch))
-                things[key] = Voxels(as_numpy(value), patch.affine, patch.kind, directions)
+                array = with_three_axes(as_numpy(value), patch)
+                place = (patch.affine, patch.kind, stored_affine(patch), patch.plan.axes)
+                things[key] = Voxels(array, *place)
     title = sample.case if sample.case else ", ".join(map(str, sample.identity))
     return _scene(title, things, look, draws)
 
 
-def _stored_affine(patch: LazyPatch) -> Affine:
+def with_three_axes(array: NDArray[Any], patch: LazyPatch) -> NDArray[Any]:
+    """Return the voxels of a patch as (C, I, J, K): K is 1 of 2-D patches."""
+    return array[..., None] if patch.plan.is_flat and array.ndim == 3 else array
+
+
+def stored_affine(patch: LazyPatch) -> Affine:
+    """Return the affine of the volume that a patch begins with."""
     first = next(iter(patch.pending.references.values()), patch.volume)
     affine: Affine = getattr(first, "stored_volume", first).affine
     return affine
 
 
 def _scenes_of_batch(batch: Mapping[str, Any], look: Look) -> Iterator[Scene]:
+    # Items of 2-D batches are (C, I, J).
+    ndims = {getattr(value, "ndim", 0) for key, value in batch.items() if key != META}
+    ndim = 5 if 5 in ndims else 4
     for number, meta in enumerate(batch[META][:MOST_ITEMS]):
+        sources = meta.get("sources", {})
+        orders = {source["plan"].get("axes", XYZ) for source in sources.values()}
+        same = orders.pop() if len(orders) == 1 else XYZ  # of entries without a source
         things: dict[str, Any] = {}
         for key, value in batch.items():
-            if key == META or getattr(value, "ndim", 0) != 5:
+            if key == META or getattr(value, "ndim", 0) != ndim:
                 continue
-            array, source = as_numpy(value[number]), meta.get("sources", {}).get(key)
+            array, source = as_numpy(value[number]), sources.get(key)
+            array = array[..., None] if ndim == 4 else array
             if source is None:
-                things[key] = array
+                kind = _kind_of(key, array)
+                things[key] = Voxels(array, np.eye(4), kind, np.eye(4), same)
                 continue
             base = np.array(source["plan"]["source"]["affine"])
-            affine, directions = np.array(source["affine"]), has_directions(base)
-            things[key] = Voxels(array, affine, _kind_of(key, array), directions)
+            affine = np.array(source["affine"])
+            axes = source["plan"].get("axes", XYZ)
+            things[key] = Voxels(array, affine, _kind_of(key, array), base, axes)
         yield _scene(f"{number}: {meta['case']}", things, look, meta.get("draws", {}))
 
 
@@ -180,7 +199,8 @@ def _scene(title: str, things: Mapping[str, Any], look: Look, draws: Mapping[str
                 layers.append(Layer(key, one.kind, (), f"{error}: {_AT_ONCE}"))
             continue
         index = at if at is not None and _is_inside(at, one.array) else None
-        how: dict[str, Any] = {"directions": one.directions, "like": look.like}
+        how: dict[str, Any] = {"like": look.like, "axes": one.axes}
+        how |= {"directions": has_directions(one.base), "has_lengths": is_placed(one.base)}
         planes = planes_of_array(one.array, one.affine, index, **how)
         layers.append(Layer(key, one.kind, planes))
     layers += [Layer(key, "intensity", (), note) for key, note in notes.items()]
@@ -202,14 +222,14 @@ def _voxels_of(key: str, thing: Any, look: Look) -> Voxels | Volume | None:
             return whole
         if look.is_bounded:
             _refuse_large(thing)
-        directions = has_directions(_stored_affine(thing))
-        return Voxels(thing.realize(), thing.affine, thing.kind, directions)
+        array = with_three_axes(thing.realize(), thing)
+        return Voxels(array, thing.affine, thing.kind, stored_affine(thing), thing.plan.axes)
     if not hasattr(thing, "__array__") or not 2 <= getattr(thing, "ndim", 0) <= 4:
         return None
     array = as_numpy(thing)
     array = array[..., None] if array.ndim == 2 else array
     array = array[None] if array.ndim == 3 else array
-    return Voxels(array, np.eye(4), _kind_of(key, array), directions=False)
+    return Voxels(array, np.eye(4), _kind_of(key, array), np.eye(4))
 
 
 def _kind_of(key: str, array: NDArray[Any]) -> str:
