@@ -88,7 +88,7 @@ ORDERS = ["".join(order) for order in itertools.permutations("xyz")]
 @pytest.mark.parametrize("affine", [None, np.diag([-1.5, -1.5, 3.0, 1.0])])
 @pytest.mark.parametrize("order", ORDERS)
 def test_an_order_of_axes_changes_no_picture(order, affine):
-    """Planes of a patch and of its batch are those without ``to_axes()``."""
+    """Planes of a patch, of its batch and of napari are those without ``to_axes()``."""
     array = np.random.default_rng(0).random((4, 5, 6)).astype("f4")
     own = {} if affine is None else {"affine": affine}
     stored = vp.Volume(array.transpose(), axes="zyx", **own)
@@ -107,6 +107,11 @@ def test_an_order_of_axes_changes_no_picture(order, affine):
             assert np.array_equal(one.voxels, other.voxels)
             assert (one.pixel, one.is_placed) == (other.pixel, other.is_placed)
             assert (one.view.letters, one.view.name) == (other.view.letters, other.view.name)
+    [(data, arguments, _)] = sample["image"].to_napari()
+    [(same, others, _)] = plain["image"].to_napari()
+    assert np.array_equal(np.asarray(data), np.asarray(same))
+    assert arguments["scale"] == others["scale"]
+    assert np.allclose(arguments["affine"], others["affine"])
 
 
 def test_captions_name_the_axes_of_an_order():
@@ -115,3 +120,13 @@ def test_captions_name_the_axes_of_an_order():
 
     assert [plane.caption for plane in planes] == ["x = 3", "y = 2", "z = 2"]
     assert planes[2].voxels.shape == (1, 5, 6)
+
+
+def test_layers_of_napari_of_2d_patches_have_one_plane():
+    """(1, Y, X)."""
+    chain, image = flat()
+    [(data, arguments, _)] = next(iter(chain.lazy_patch((20, 30))))["image"].to_napari()
+
+    assert data.shape == (1, 20, 30)
+    assert np.array_equal(np.asarray(data)[0], image)
+    assert arguments["axis_labels"] == ("z", "y", "x")
