@@ -130,3 +130,10 @@ def test_layers_of_napari_of_2d_patches_have_one_plane():
     assert data.shape == (1, 20, 30)
     assert np.array_equal(np.asarray(data)[0], image)
     assert arguments["axis_labels"] == ("z", "y", "x")
+
+
+def test_the_table_of_a_2d_patch_names_two_axes():
+    """Its shape has no third axis."""
+    chain, _ = flat()
+
+    assert "1 x 16 x 20  (C, Y, X)" in str(next(iter(chain.lazy_patch((16, 20))))["image"])
