@@ -67,8 +67,22 @@ class Voxels:
     array: NDArray[Any]
     affine: Affine
     kind: str
-    base: Affine  # of the volume they come from; the identity if it has none
-    axes: str = XYZ  # names of I, J and K in their order
+    base: Affine  # Affine of their volume; the identity if it has none.
+    axes: str = XYZ  # Names of I, J and K in their order.
+    is_plain: bool = False  # True for an array without a place.
+
+    def in_place_of(self, others: Sequence[Voxels | Volume]) -> Voxels:
+        """Return an array in the place of the first of others that has its shape."""
+        flat = self.array[0][..., None]  # (C, I, J) was taken for (I, J, K)
+        for other in others if self.is_plain else ():
+            if isinstance(other, Volume):
+                shape, base, axes = other.spatial_shape, other.affine, XYZ
+            else:
+                shape, base, axes = other.array.shape[1:], other.base, other.axes
+            for array in (self.array, flat):
+                if array.shape[1:] == shape:
+                    return Voxels(array, other.affine, self.kind, base, axes)
+        return self
 
 
 @dataclass(frozen=True)
@@ -160,8 +174,6 @@ def _scenes_of_batch(batch: Mapping[str, Any], look: Look) -> Iterator[Scene]:
     ndim = 5 if 5 in ndims else 4
     for number, meta in enumerate(batch[META][:MOST_ITEMS]):
         sources = meta.get("sources", {})
-        orders = {source["plan"].get("axes", XYZ) for source in sources.values()}
-        same = orders.pop() if len(orders) == 1 else XYZ  # of entries without a source
         things: dict[str, Any] = {}
         for key, value in batch.items():
             if key == META or getattr(value, "ndim", 0) != ndim:
@@ -169,8 +181,7 @@ def _scenes_of_batch(batch: Mapping[str, Any], look: Look) -> Iterator[Scene]:
             array, source = as_numpy(value[number]), sources.get(key)
             array = array[..., None] if ndim == 4 else array
             if source is None:
-                kind = _kind_of(key, array)
-                things[key] = Voxels(array, np.eye(4), kind, np.eye(4), same)
+                things[key] = array
                 continue
             base = np.array(source["plan"]["source"]["affine"])
             affine = np.array(source["affine"])
@@ -180,7 +191,7 @@ def _scenes_of_batch(batch: Mapping[str, Any], look: Look) -> Iterator[Scene]:
 
 
 def _scene(title: str, things: Mapping[str, Any], look: Look, draws: Mapping[str, Any]) -> Scene:
-    items: dict[str, Any] = {}
+    items: dict[str, Voxels | Volume] = {}
     notes: dict[str, str] = {}
     for key, thing in things.items():
         try:
@@ -188,17 +199,22 @@ def _scene(title: str, things: Mapping[str, Any], look: Look, draws: Mapping[str
                 items[key] = one
         except TooManyBytes as error:
             notes[key] = f"{error}: {_AT_ONCE}"
+    others = [one for one in items.values() if isinstance(one, Volume) or not one.is_plain]
+    for key, one in items.items():
+        if isinstance(one, Voxels):
+            items[key] = one.in_place_of(others)
     at = look.at if look.at is not None else _most_labelled(items.values())
     layers = []
     for key, one in items.items():
+        shape = one.spatial_shape if isinstance(one, Volume) else one.array.shape[1:]
+        index = at if at is not None and _is_inside(at, shape) else None
         if isinstance(one, Volume):
             try:
-                planes = read_planes(one, side=look.side, at=look.at, has_limit=look.is_bounded)
+                planes = read_planes(one, side=look.side, at=index, has_limit=look.is_bounded)
                 layers.append(Layer(key, one.kind, planes))
             except TooManyBytes as error:
                 layers.append(Layer(key, one.kind, (), f"{error}: {_AT_ONCE}"))
             continue
-        index = at if at is not None and _is_inside(at, one.array) else None
         how: dict[str, Any] = {"like": look.like, "axes": one.axes}
         how |= {"directions": has_directions(one.base), "has_lengths": is_placed(one.base)}
         planes = planes_of_array(one.array, one.affine, index, **how)
@@ -208,8 +224,8 @@ def _scene(title: str, things: Mapping[str, Any], look: Look, draws: Mapping[str
     return Scene(title, layers, draws_of(draws), labels)
 
 
-def _is_inside(at: Sequence[int], array: NDArray[Any]) -> bool:
-    return all(0 <= index < length for index, length in zip(at, array.shape[1:], strict=True))
+def _is_inside(at: Sequence[int], shape: Sequence[int]) -> bool:
+    return all(0 <= index < length for index, length in zip(at, shape, strict=True))
 
 
 def _voxels_of(key: str, thing: Any, look: Look) -> Voxels | Volume | None:
@@ -229,7 +245,7 @@ def _voxels_of(key: str, thing: Any, look: Look) -> Voxels | Volume | None:
     array = as_numpy(thing)
     array = array[..., None] if array.ndim == 2 else array
     array = array[None] if array.ndim == 3 else array
-    return Voxels(array, np.eye(4), _kind_of(key, array), np.eye(4))
+    return Voxels(array, np.eye(4), _kind_of(key, array), np.eye(4), is_plain=True)
 
 
 def _kind_of(key: str, array: NDArray[Any]) -> str:

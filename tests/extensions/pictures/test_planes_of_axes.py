@@ -137,3 +137,30 @@ def test_the_table_of_a_2d_patch_names_two_axes():
     chain, _ = flat()
 
     assert "1 x 16 x 20  (C, Y, X)" in str(next(iter(chain.lazy_patch((16, 20))))["image"])
+
+
+@pytest.mark.parametrize("kind", ["volume", "patch", "zyx", "plane", "channel of a plane"])
+def test_an_array_is_in_the_place_of_the_image(kind):
+    """A label without a place has its outlines where the image has its voxels."""
+    array = np.zeros((7, 8, 9), "f4")
+    array[1:3, 4:6, 2:7] = 1
+    volume = vp.Volume(array, axes="xyz", affine=np.diag([-1.5, -1.5, 3.0, 1.0]))
+    image, label = volume, array.astype("u1")
+    if kind in ("patch", "zyx"):
+        chain = vp.from_cases([{"image": volume}]).open_volume()
+        chain = chain.to_axes("zyx").lazy_patch((9, 8, 7)) if kind == "zyx" else chain.lazy_patch(7)
+        image = next(iter(chain))["image"]
+        label = image.realize()[0].astype("u1")
+    elif "plane" in kind:
+        chain, values = flat()
+        image = next(iter(chain.lazy_patch((20, 30))))["image"]
+        label = (values > 0.5).astype("u1")
+        label = label[None] if "channel" in kind else label
+    [scene] = scenes_of({"image": image, "label": label}, LOOK)
+    drawn, outlines = scene.layers
+
+    assert len(drawn.planes) == len(outlines.planes)
+    for one, other in zip(drawn.planes, outlines.planes, strict=True):
+        assert np.array_equal(one.voxels > 0.5, other.voxels == 1)
+        assert (one.pixel, one.index) == (other.pixel, other.index)
+    assert any(plane.voxels.any() for plane in outlines.planes)
