@@ -17,7 +17,7 @@ from ...spatial import LazyPatch
 from ...spatial.lazy.patch_report import asks_voxels, describe_patch
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import coarser_levels, has_statistics
-from .planes import LOCAL_BYTES, bytes_text, has_directions, is_remote, orientation
+from .planes import LOCAL_BYTES, axis_names, bytes_text, has_directions, is_remote, orientation
 
 Rows = list[tuple[str, str]]
 """Names and texts of facts."""
@@ -89,9 +89,11 @@ def facts_of_patch(patch: LazyPatch) -> Rows:
         why = pass_needed(patch)
         if why:
             return [*rows, ("steps", describe_patch(patch)), ("not resolved", why)]
-        rows.append(("shape", f"{sizes_text(patch.shape)}  (C, I, J, K)"))
+        count = len(patch.shape) - 1
+        names = ", ".join(["C", *axis_names(patch.plan.axes)[:count].upper()])
+        rows.append(("shape", f"{sizes_text(patch.shape)}  ({names})"))
         rows.append(("type", str(patch.dtype)))
-        rows.append(("spacing", f"{' x '.join(f'{s:.4g}' for s in patch.spacing)} mm"))
+        rows.append(("spacing", f"{' x '.join(f'{s:.4g}' for s in patch.spacing[:count])} mm"))
         rows.append(("steps", describe_patch(patch)))
         rows.append(("reads", patch.explain()))
         rows += [(f"drew {name}", text) for name, text in draws_of(patch.draws)]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from ...core import Sample
 from ...core.errors import MissingDependency
 from ...core.validate import validate_int
 from ...graph import Pipe, is_pipe
+from ...spatial import LazyPatch
 from ...volumes import Volume
 from .facts import is_batch
 from .pixels import bar_length, colour_of, image_of, shared_window
@@ -78,7 +80,8 @@ def show(
     label
         A label on the same grid, such as a prediction. Its outlines are drawn.
     center
-        Voxel index (I, J, K) of the planes. By default the middle, or most of the label.
+        Voxel index (I, J, K) of the planes, (I, J) of 2-D data. By default the middle, or most of
+        the label.
     count
         Items of a chain or batch, at most.
     title
@@ -107,6 +110,8 @@ def show(
     3
     """
     count = validate_int("count", count, least=1)
+    if center is not None and len(center) == 2:
+        center = (*center, 0)  # the only plane of 2-D data
     if is_pipe(thing):
         return figure_of(_scenes_of_chain(thing, count, center), title)
     if isinstance(thing, (str, os.PathLike)):
@@ -126,9 +131,12 @@ def _as_label(label: Any) -> Any:
 
 
 def _refuse_outside(center: Sequence[int], thing: Any) -> None:
-    values = thing.values() if hasattr(thing, "values") and not is_batch(thing) else [thing]
-    for one in values:
+    is_mapping = isinstance(thing, (Mapping, Sample)) and not is_batch(thing)
+    patches = getattr(thing, "patches", {})
+    for key, one in thing.items() if is_mapping else [("", thing)]:
+        patch = patches.get(key, one)
         shape = getattr(one, "shape", ())[-3:]
+        shape = patch.plan.shape if isinstance(patch, LazyPatch) else shape
         if len(center) != 3 or any(not 0 <= i < n for i, n in zip(center, shape, strict=False)):
             raise IndexError(f"center={tuple(center)} is outside a volume of {tuple(shape)} voxels")
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Affine, Region
+from ...core.grid import PLAIN, XYZ, numbers_of_axes
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import at_level, coarser_levels
 
@@ -25,7 +26,6 @@ LOCAL_BYTES = 512 * 1024**2
 """The same of a local volume, after decoding."""
 _LETTERS = (("L", "R"), ("P", "A"), ("I", "S"))
 _NAMES = ("sagittal", "coronal", "axial")
-_INDEX_NAMES = ("i", "j", "k")
 _MICROSCOPIC = 1e-2  # spacing in millimetres below which axes have no anatomical directions
 
 
@@ -47,6 +47,7 @@ class View:
     flips: tuple[bool, bool]  # of rows and of columns
     name: str
     letters: tuple[str, str, str, str]  # left, right, bottom, top; empty without directions
+    index_name: str  # of an index along the axis
 
     def arrange(self, voxels: NDArray[Any]) -> NDArray[Any]:
         """Return a slice (C, i, j, k) of one voxel along the axis as (C, rows, columns)."""
@@ -73,7 +74,7 @@ class Plane:
     @property
     def caption(self) -> str:
         """The name of the plane and its index."""
-        name = f"{_INDEX_NAMES[self.view.axis]} = {self.index}"
+        name = f"{self.view.index_name} = {self.index}"
         name = f"{name} of level {self.level}" if self.level else name
         return f"{self.view.name}, {name}" if self.view.name else name
 
@@ -106,17 +107,18 @@ def length_text(length: float) -> str:
 
 
 def views_of(
-    affine: Affine, *, directions: bool = True, like: Affine | None = None
+    affine: Affine, *, directions: bool = True, like: Affine | None = None, axes: str = XYZ
 ) -> tuple[View, View, View]:
     """Return the views along the three axes, in the order of sagittal, coronal and axial.
 
-    With directions, right, anterior and superior are at the right and at the top. Without, rows
-    and columns are those of the array. Voxels are arranged as if their affine was ``like``, so
-    that a flip is seen; the letters are those of their own affine.
+    With directions, right, anterior and superior are at the right and at the top. Without, x is
+    across and y is down; ``axes`` are the names of the axes in their order. Voxels are arranged as
+    if their affine was ``like``, so that a flip is seen; the letters are those of their own affine.
     """
     own = affine[:3, :3] / np.maximum(np.linalg.norm(affine[:3, :3], axis=0), 1e-30)
     steps = own if like is None else like[:3, :3] / np.linalg.norm(like[:3, :3], axis=0)
-    world = _closest_axes(steps) if directions else [0, 1, 2]
+    world = _closest_axes(steps) if directions else list(numbers_of_axes(axes))
+    names = axis_names(axes)
     views = []
     for axis in sorted(range(3), key=world.__getitem__):
         across, down = sorted((a for a in range(3) if a != axis), key=world.__getitem__)
@@ -127,8 +129,14 @@ def views_of(
             flips = (bool(steps[world[down], down] > 0), bool(steps[world[across], across] < 0))
             right, top = own[:, across] * (-1) ** flips[1], own[:, down] * -((-1) ** flips[0])
             letters = (_letter(-right), _letter(right), _letter(-top), _letter(top))
-        views.append(View(axis, across, down, flips, name, letters))
+        views.append(View(axis, across, down, flips, name, letters, names[axis]))
     return views[0], views[1], views[2]
+
+
+def axis_names(axes: str) -> str:
+    """Return x, y and z in their order; i, j and k for the order of a file."""
+    names = PLAIN if axes == XYZ or axes[0] in PLAIN else XYZ
+    return "".join(names[number] for number in numbers_of_axes(axes))
 
 
 def _letter(direction: NDArray[np.float64]) -> str:
@@ -150,7 +158,12 @@ def _closest_axes(steps: NDArray[np.float64]) -> list[int]:
 def has_directions(affine: Affine) -> bool:
     """Whether the axes are those of a body: not without an affine, nor below 10 micrometres."""
     smallest = np.linalg.norm(affine[:3, :3], axis=0).min()
-    return bool(smallest >= _MICROSCOPIC) and not np.array_equal(affine, np.eye(4))
+    return bool(smallest >= _MICROSCOPIC) and is_placed(affine)
+
+
+def is_placed(affine: Affine) -> bool:
+    """Whether a stored affine gives lengths: not the identity, which stands for none."""
+    return not np.array_equal(affine, np.eye(4))
 
 
 def orientation(affine: Affine) -> str:
@@ -173,13 +186,22 @@ def planes_of_array(
     *,
     directions: bool,
     like: Affine | None = None,
+    axes: str = XYZ,
+    has_lengths: bool | None = None,
 ) -> list[Plane]:
-    """Return the planes of voxels (C, I, J, K) through an index, by default the middle."""
+    """Return the planes of voxels (C, I, J, K) through an index, by default the middle.
+
+    ``axes`` are the names of I, J and K, such as ``"zyx"``. ``has_lengths`` says whether pixels
+    have a known size. By default they do if the affine is not the identity.
+    """
 
     def read(region: Region) -> NDArray[Any]:
         return array[(slice(None), *region.slices)]
 
-    return _planes(read, array.shape[1:], affine, at, directions, like)
+    planes = _planes(read, array.shape[1:], affine, at, directions, like, axes)
+    if has_lengths is None:
+        return planes
+    return [replace(plane, is_placed=has_lengths) for plane in planes]
 
 
 def _planes(
@@ -189,15 +211,16 @@ def _planes(
     at: Sequence[int] | None,
     directions: bool,
     like: Affine | None = None,
+    axes: str = XYZ,
 ) -> list[Plane]:
     sizes = np.linalg.norm(affine[:3, :3], axis=0)
-    is_placed = not np.array_equal(affine, np.eye(4))
+    has_lengths = is_placed(affine)
     planes = []
-    for view, region in _regions(shape, affine, at, directions, like):
+    for view, region in _regions(shape, affine, at, directions, like, axes):
         voxels = view.arrange(np.asarray(read(region)))
         pixel = float(sizes[view.down]), float(sizes[view.across])
         index = region.start[view.axis]
-        planes.append(Plane(voxels, view, index, pixel, is_placed=is_placed))
+        planes.append(Plane(voxels, view, index, pixel, is_placed=has_lengths))
     return planes
 
 
@@ -207,10 +230,11 @@ def _regions(
     at: Sequence[int] | None,
     directions: bool,
     like: Affine | None = None,
+    axes: str = XYZ,
 ) -> list[tuple[View, Region]]:
     point = [n // 2 for n in shape] if at is None else list(at)
     pairs = []
-    for view in views_of(affine, directions=directions, like=like):
+    for view in views_of(affine, directions=directions, like=like, axes=axes):
         others = [n for a, n in enumerate(shape) if a != view.axis]
         if min(others) == 1 and max(shape) > 1 and shape[view.axis] > 1:
             continue  # of a slice: this plane would be a line

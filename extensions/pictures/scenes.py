@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import META, Affine, Sample
+from ...core.grid import XYZ
 from ...core.suggest import looks_like_label
 from ...spatial import LazyPatch
 from ...volumes import Volume
@@ -21,6 +22,7 @@ from .planes import (
     TooManyBytes,
     bytes_needed,
     has_directions,
+    is_placed,
     is_remote,
     planes_of_array,
     read_planes,
@@ -65,7 +67,22 @@ class Voxels:
     array: NDArray[Any]
     affine: Affine
     kind: str
-    directions: bool
+    base: Affine  # Affine of their volume; the identity if it has none.
+    axes: str = XYZ  # Names of I, J and K in their order.
+    is_plain: bool = False  # True for an array without a place.
+
+    def in_place_of(self, others: Sequence[Voxels | Volume]) -> Voxels:
+        """Return an array in the place of the first of others that has its shape."""
+        flat = self.array[0][..., None]  # (C, I, J) was taken for (I, J, K)
+        for other in others if self.is_plain else ():
+            if isinstance(other, Volume):
+                shape, base, axes = other.spatial_shape, other.affine, XYZ
+            else:
+                shape, base, axes = other.array.shape[1:], other.base, other.axes
+            for array in (self.array, flat):
+                if array.shape[1:] == shape:
+                    return Voxels(array, other.affine, self.kind, base, axes)
+        return self
 
 
 @dataclass(frozen=True)
@@ -132,36 +149,49 @@ def _scene_of_sample(sample: Sample, look: Look) -> Scene:
             if not _needs_pass(patch, look):
                 draws.update(patch.draws)
             if patch is not value and hasattr(value, "shape"):
-                directions = has_directions(_stored_affine(patch))
-                things[key] = Voxels(as_numpy(value), patch.affine, patch.kind, directions)
+                array = with_three_axes(as_numpy(value), patch)
+                place = (patch.affine, patch.kind, stored_affine(patch), patch.plan.axes)
+                things[key] = Voxels(array, *place)
     title = sample.case if sample.case else ", ".join(map(str, sample.identity))
     return _scene(title, things, look, draws)
 
 
-def _stored_affine(patch: LazyPatch) -> Affine:
+def with_three_axes(array: NDArray[Any], patch: LazyPatch) -> NDArray[Any]:
+    """Return the voxels of a patch as (C, I, J, K): K is 1 of 2-D patches."""
+    return array[..., None] if patch.plan.is_flat and array.ndim == 3 else array
+
+
+def stored_affine(patch: LazyPatch) -> Affine:
+    """Return the affine of the volume that a patch begins with."""
     first = next(iter(patch.pending.references.values()), patch.volume)
     affine: Affine = getattr(first, "stored_volume", first).affine
     return affine
 
 
 def _scenes_of_batch(batch: Mapping[str, Any], look: Look) -> Iterator[Scene]:
+    # Items of 2-D batches are (C, I, J).
+    ndims = {getattr(value, "ndim", 0) for key, value in batch.items() if key != META}
+    ndim = 5 if 5 in ndims else 4
     for number, meta in enumerate(batch[META][:MOST_ITEMS]):
+        sources = meta.get("sources", {})
         things: dict[str, Any] = {}
         for key, value in batch.items():
-            if key == META or getattr(value, "ndim", 0) != 5:
+            if key == META or getattr(value, "ndim", 0) != ndim:
                 continue
-            array, source = as_numpy(value[number]), meta.get("sources", {}).get(key)
+            array, source = as_numpy(value[number]), sources.get(key)
+            array = array[..., None] if ndim == 4 else array
             if source is None:
                 things[key] = array
                 continue
             base = np.array(source["plan"]["source"]["affine"])
-            affine, directions = np.array(source["affine"]), has_directions(base)
-            things[key] = Voxels(array, affine, _kind_of(key, array), directions)
+            affine = np.array(source["affine"])
+            axes = source["plan"].get("axes", XYZ)
+            things[key] = Voxels(array, affine, _kind_of(key, array), base, axes)
         yield _scene(f"{number}: {meta['case']}", things, look, meta.get("draws", {}))
 
 
 def _scene(title: str, things: Mapping[str, Any], look: Look, draws: Mapping[str, Any]) -> Scene:
-    items: dict[str, Any] = {}
+    items: dict[str, Voxels | Volume] = {}
     notes: dict[str, str] = {}
     for key, thing in things.items():
         try:
@@ -169,18 +199,24 @@ def _scene(title: str, things: Mapping[str, Any], look: Look, draws: Mapping[str
                 items[key] = one
         except TooManyBytes as error:
             notes[key] = f"{error}: {_AT_ONCE}"
+    others = [one for one in items.values() if isinstance(one, Volume) or not one.is_plain]
+    for key, one in items.items():
+        if isinstance(one, Voxels):
+            items[key] = one.in_place_of(others)
     at = look.at if look.at is not None else _most_labelled(items.values())
     layers = []
     for key, one in items.items():
+        shape = one.spatial_shape if isinstance(one, Volume) else one.array.shape[1:]
+        index = at if at is not None and _is_inside(at, shape) else None
         if isinstance(one, Volume):
             try:
-                planes = read_planes(one, side=look.side, at=look.at, has_limit=look.is_bounded)
+                planes = read_planes(one, side=look.side, at=index, has_limit=look.is_bounded)
                 layers.append(Layer(key, one.kind, planes))
             except TooManyBytes as error:
                 layers.append(Layer(key, one.kind, (), f"{error}: {_AT_ONCE}"))
             continue
-        index = at if at is not None and _is_inside(at, one.array) else None
-        how: dict[str, Any] = {"directions": one.directions, "like": look.like}
+        how: dict[str, Any] = {"like": look.like, "axes": one.axes}
+        how |= {"directions": has_directions(one.base), "has_lengths": is_placed(one.base)}
         planes = planes_of_array(one.array, one.affine, index, **how)
         layers.append(Layer(key, one.kind, planes))
     layers += [Layer(key, "intensity", (), note) for key, note in notes.items()]
@@ -188,8 +224,8 @@ def _scene(title: str, things: Mapping[str, Any], look: Look, draws: Mapping[str
     return Scene(title, layers, draws_of(draws), labels)
 
 
-def _is_inside(at: Sequence[int], array: NDArray[Any]) -> bool:
-    return all(0 <= index < length for index, length in zip(at, array.shape[1:], strict=True))
+def _is_inside(at: Sequence[int], shape: Sequence[int]) -> bool:
+    return all(0 <= index < length for index, length in zip(at, shape, strict=True))
 
 
 def _voxels_of(key: str, thing: Any, look: Look) -> Voxels | Volume | None:
@@ -202,14 +238,14 @@ def _voxels_of(key: str, thing: Any, look: Look) -> Voxels | Volume | None:
             return whole
         if look.is_bounded:
             _refuse_large(thing)
-        directions = has_directions(_stored_affine(thing))
-        return Voxels(thing.realize(), thing.affine, thing.kind, directions)
+        array = with_three_axes(thing.realize(), thing)
+        return Voxels(array, thing.affine, thing.kind, stored_affine(thing), thing.plan.axes)
     if not hasattr(thing, "__array__") or not 2 <= getattr(thing, "ndim", 0) <= 4:
         return None
     array = as_numpy(thing)
     array = array[..., None] if array.ndim == 2 else array
     array = array[None] if array.ndim == 3 else array
-    return Voxels(array, np.eye(4), _kind_of(key, array), directions=False)
+    return Voxels(array, np.eye(4), _kind_of(key, array), np.eye(4), is_plain=True)
 
 
 def _kind_of(key: str, array: NDArray[Any]) -> str:

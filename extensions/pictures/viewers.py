@@ -14,11 +14,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from ...core import Region, Sample
 from ...core.errors import MissingDependency
+from ...core.grid import numbers_of_axes
 from ...core.validate import MILLIMETRES, plain_unit
 from ...spatial import LazyPatch
 from ...volumes import Volume, save
 from ...volumes.catalog.whole_pass import at_level, coarser_levels
 from .planes import has_directions
+from .scenes import stored_affine, with_three_axes
 
 Layer = tuple[Any, dict[str, Any], str]
 """``(data, arguments, type)``, the layer data of napari."""
@@ -122,6 +124,7 @@ def to_napari(thing: Volume | LazyPatch, **options: Any) -> list[Layer]:
     """Return the layers of a volume or patch, one for each channel; reads at most headers.
 
     The axes are (K, J, I), so that napari shows the planes along K. Coarser levels are a pyramid.
+    Those of a patch after ``to_axes()`` are (Z, Y, X) in any order of its own; Z is 1 of 2-D data.
     Lengths are in the file's unit, by default millimetres. A volume with an affine of a body is in
     LPS+, so that anterior is at the top.
 
@@ -135,14 +138,15 @@ def to_napari(thing: Volume | LazyPatch, **options: Any) -> list[Layer]:
     levels: list[Any] = [thing]
     statistics = None
     if isinstance(thing, LazyPatch):
-        name, unit, place = thing.volume.name, "mm", thing.affine
+        name, unit, place = thing.volume.name, "mm", stored_affine(thing)
+        affine = thing.affine[:, [*_order_of(thing), 3]]
     else:
         count = 1 + len(coarser_levels(thing))
         levels = [at_level(thing, number) for number in range(count)]
         name, unit, place = thing.name, thing.header.file_unit or "mm", thing.affine
-        statistics = thing.recorded_statistics
+        affine, statistics = thing.affine, thing.recorded_statistics
     is_label = thing.kind == "label"
-    arguments = _place(thing.affine, unit, has_directions(place))
+    arguments = _place(affine, unit, has_directions(place))
     arguments["metadata"] = {"source": name}
     if statistics is not None and not is_label and all(map(statistics.keeps, _RANKS)):
         low, high = (statistics.percentile(rank) for rank in _RANKS)
@@ -159,6 +163,12 @@ def to_napari(thing: Volume | LazyPatch, **options: Any) -> list[Layer]:
     return layers
 
 
+def _order_of(patch: LazyPatch) -> list[int]:
+    """Return the axes of a patch in the order x, y, z; in their own if they have no names."""
+    numbers = numbers_of_axes(patch.plan.axes)
+    return [numbers.index(number) for number in range(3)]
+
+
 def _lazy(level: Any, channel: int, *, is_label: bool) -> LazyArray:
     dtype = np.dtype(level.dtype)
     if dtype.kind == "b" or (is_label and dtype.kind == "f"):
@@ -166,13 +176,16 @@ def _lazy(level: Any, channel: int, *, is_label: bool) -> LazyArray:
     dtype = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
     if isinstance(level, LazyPatch):
         cache: list[NDArray[Any]] = []
+        order = _order_of(level)
+        i, j, k = (level.grid.shape[axis] for axis in order)
 
         def part(region: Region) -> NDArray[Any]:
             if not cache:
-                cache.append(level.realize())
+                voxels = with_three_axes(level.realize(), level)
+                cache.append(voxels.transpose(0, *(1 + axis for axis in order)))
             return cache[0][(slice(None), *region.slices)]
 
-        return LazyArray(part, level.grid.shape, dtype, channel)
+        return LazyArray(part, (i, j, k), dtype, channel)
 
     def read(region: Region) -> NDArray[Any]:
         values: NDArray[Any] = level.read(region).values()
@@ -281,7 +294,7 @@ def _file_of(thing: Volume | LazyPatch, folder: Path, number: int) -> Path:
         return Path(path)
     target = folder / f"{number}.nii"
     if isinstance(thing, LazyPatch):
-        save(target, thing.realize(), affine=thing.affine)
+        save(target, with_three_axes(thing.realize(), thing), affine=thing.affine)
     else:
         save(target, _level_of(thing))
     return target
