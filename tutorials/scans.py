@@ -64,6 +64,7 @@ def planes(batch, key="image", count=4):
 def save(figure, name):
     """Save a figure as ``tutorial-output/NAME.png``; show it if this is a notebook."""
     if "ipykernel" in sys.modules:
+        import matplotlib.pyplot  # noqa: F401  registers figures with the notebook
         from IPython.display import display
 
         display(figure)
