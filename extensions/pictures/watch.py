@@ -216,7 +216,9 @@ class Watch:
         self._screen, self._stop, self._is_over = _screen(), threading.Event(), False
         if self._screen is not None:
             args = (self._stop, self._screen)
-            self._thread = threading.Thread(target=self._run, args=args, daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=args, daemon=True, name="voxpipe-watch"
+            )
             self._thread.start()
         return self
 
