@@ -1,5 +1,6 @@
 """The program around the commands: packages of others, terminals, light imports."""
 
+import io
 import json
 import os
 import pty
@@ -12,6 +13,7 @@ import pytest
 
 import voxpipe.__main__ as program
 from voxpipe.core.errors import UsageError, VoxpipeError
+from voxpipe.first_use import extensions
 
 COMMAND = '''
 """Count the voxels of a volume.
@@ -134,3 +136,56 @@ def test_help_imports_no_heavy_library():
 
     assert done.returncode == 0, done.stderr
     assert "commands:" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["infoo", "--json"], ["--json"], ["count", "--js"]])
+def test_wrong_use_is_a_document_too(others, capsys, arguments):
+    """For unknown commands, and without one."""
+    with pytest.raises(SystemExit) as ended:
+        program.main(arguments)
+
+    assert ended.value.code == 2
+    assert json.loads(capsys.readouterr().out)["error"]["type"] == "UsageError"
+
+
+def test_what_an_encoding_lacks_is_escaped(others, monkeypatch, tmp_path):
+    """By backslashes in text, and as JSON does it in documents."""
+    np.save(tmp_path / "n\N{LATIN SMALL LETTER E WITH ACUTE}.npy", np.zeros((2, 2, 2)))
+    for arguments, mark in (([], "n\\xe9.npy"), (["--json"], "n\\u00e9.npy")):
+        file = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(file, encoding="ascii"))
+        monkeypatch.setattr(program, "extensions", extensions)
+        place = str(tmp_path / "n\N{LATIN SMALL LETTER E WITH ACUTE}.npy")
+        assert program.main(["info", place, *arguments]) == 0
+        assert mark in file.getvalue().decode("ascii")
+
+
+def test_an_output_that_cannot_be_written_is_one_error(tmp_path):
+    """A closed one, and a full disk: status 1 and no traceback."""
+    np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
+    command = f"{sys.executable} -m voxpipe info {tmp_path / 'a.npy'}"
+    for redirection in (">&-", ">/dev/full"):
+        environment = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}
+        done = subprocess.run(
+            ["sh", "-c", f"{command} {redirection}"],
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env=environment,
+        )
+        assert done.returncode == 1
+        assert done.stderr.startswith("voxpipe: the output cannot be written: ")
+        assert len(done.stderr.splitlines()) == 2
+
+
+def test_errors_of_the_system_have_a_cure(others, capsys, monkeypatch):
+    """One line more, also in the document."""
+    import count_command
+
+    error = FileNotFoundError(2, "No such file or directory", "out/a.json")
+    monkeypatch.setattr(count_command, "run", lambda _: (_ for _ in ()).throw(error))
+
+    assert program.main(["count", others, "--json"]) == 1
+    told = capsys.readouterr()
+    assert told.err.splitlines()[1] == "  Check the path, or create its folder first."
+    assert json.loads(told.out)["error"]["do"] == "Check the path, or create its folder first."

@@ -111,8 +111,7 @@ def test_a_wrong_option_is_wrong_use(command, capsys):
     assert ended.value.code == 2
     told = capsys.readouterr()
     assert f"usage: voxpipe {command}" in told.err or "unrecognized" in told.err
-    if told.out:
-        assert json.loads(told.out)["error"]["type"] == "UsageError"
+    assert json.loads(told.out)["error"]["type"] == "UsageError"
 
 
 @pytest.mark.parametrize(
