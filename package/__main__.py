@@ -99,7 +99,7 @@ def _first_line(module: Any) -> str:
     return (module.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> _Program:
     """Return the parser of the command line, with the commands of all installed packages."""
     top = _Program(
         prog="voxpipe",

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import DestinationExists, SampleError
+from ...core.errors import DestinationExists, SampleError, UsageError
 from ...core.redact import public_name
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path
@@ -65,16 +65,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the folds, and print their sizes."""
     with warnings_as_remarks():
         cases = _cases_in(open_target(arguments.target, arguments))
-        if arguments.format == "decathlon":
-            cases = [_as_json(case) for case in cases]
-        else:
-            _refuse_equal_names(cases)
         if arguments.table is not None:
             cases = _with_columns(cases, arguments.table)
     groups = None if arguments.group is None else _column(cases, arguments.group)
     classes = None if arguments.stratify is None else _column(cases, arguments.stratify)
     names = [case["case"] for case in cases]
     folds = folds_of(names, arguments.folds, arguments.seed, groups=groups, classes=classes)
+    if arguments.format == "decathlon":
+        cases = [_as_json(case) for case in cases]
+    else:
+        _refuse_equal_names(cases)
     document = _document(cases, folds, arguments.folds, arguments.format)
     output = arguments.output or (None if arguments.json else Path("split.json"))
     if output is not None:
@@ -116,7 +116,7 @@ def folds_of(
 
     Raises
     ------
-    SampleError
+    UsageError
         There are fewer cases or groups than folds.
 
     Examples
@@ -130,7 +130,7 @@ def folds_of(
     if different < count:
         noun = "cases" if groups is None else "groups"
         msg = f"{different} {noun} cannot be divided into {count} folds"
-        raise SampleError(msg, do=f"Give --folds of at most {different}.")
+        raise UsageError(msg, do=f"Give --folds of at most {different}.")
     order = sorted(range(len(names)), key=lambda number: names[number])
     permutation = [order[n] for n in np.random.default_rng(seed).permutation(len(order)).tolist()]
     kinds = [""] * len(names) if classes is None else [str(value) for value in classes]
@@ -178,7 +178,11 @@ def _cases_in(target: Any) -> list[Case]:
     """Return the cases of a pipe or list: names, and values as they are."""
     from ...diagnosing.check_data import pipe_of
     from ...graph import parents_of, walk
+    from ...volumes import Volume
 
+    if isinstance(target, Volume):
+        msg = f"{target.name} is one volume, and folds divide several cases"
+        raise UsageError(msg, do="Give a folder, a glob in quotes, a table or a manifest.")
     sources = [pipe for pipe in walk(pipe_of(target, None)) if not parents_of(pipe)]
     each_case = getattr(sources[0], "each_case", None)
     if len(sources) != 1 or each_case is None:
@@ -278,7 +282,7 @@ def _column(cases: Sequence[Case], name: str) -> list[Any]:
             do = (
                 f"Did you mean {near[0]}?" if near else f"It has {have}; --table FILE adds columns."
             )
-            raise SampleError(f"case {case['case']} has no column {name!r}", do=do)
+            raise UsageError(f"case {case['case']} has no column {name!r}", do=do)
     return [case[name] for case in cases]
 
 

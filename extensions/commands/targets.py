@@ -14,10 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import AccessDenied, BadManifest, LikelyLabel, SampleError
+from ...core.errors import (
+    AccessDenied,
+    BadManifest,
+    LikelyLabel,
+    SampleError,
+    UsageError,
+    VoxpipeError,
+)
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path
 from .options import add_store_options, store_options
+from .options import place as place_of_text
 from .printing import progress, remark
 
 _PLACES = (
@@ -29,6 +37,9 @@ LISTS = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
 _OBJECTS = "module:NAME or file.py:NAME of a pipe, a loader, a volume, or a function of one"
 
 
+_OBJECT_CURE = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
+
+
 def add_target(parser: argparse.ArgumentParser, *, help: str = f"{_PLACES}; or {_OBJECTS}") -> None:
     """Add the argument ``target``, its patterns, and the options of formats and stores."""
     add_patterns(parser, "target", help)
@@ -38,7 +49,7 @@ def add_target(parser: argparse.ArgumentParser, *, help: str = f"{_PLACES}; or {
 def add_patterns(command: argparse.ArgumentParser, name: str, place: str) -> None:
     """Add the argument of a data set, its patterns, and the keys that they concern."""
     what = f"{place}; with patterns, a glob of case folders, or the first pattern"
-    command.add_argument(name, metavar=name.upper(), help=what)
+    command.add_argument(name, metavar=name.upper(), type=place_of_text, help=what)
     what = (
         "the volumes of a case, as in list_cases(): image=ct.nii.gz label=seg.nii.gz below "
         'a glob of folders, or "image=imagesTr/*_0000.nii.gz" "label=labelsTr/*.nii.gz" alone '
@@ -91,7 +102,7 @@ def cases_of(
     if not (patterns or is_pattern):
         if optional:
             what = f"--optional needs patterns: {optional[0]} is the key of none."
-            raise SampleError(what, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
+            raise UsageError(what, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
         refuse_denied(data)
         return data
     texts = [data, *patterns] if is_pattern else patterns
@@ -100,17 +111,28 @@ def cases_of(
         if not (key and pattern):
             msg = f"{key or pattern!r} is no KEY=PATTERN."
             do = 'Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".'
-            raise SampleError(msg, do=do)
+            raise UsageError(msg, do=do)
     for key in optional:
         if key not in by_key:
             near = closest(key, by_key, 0.5)
             do = f"did you mean --optional {near[0]}?" if near else "Name one of them."
-            raise SampleError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
+            raise UsageError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
     folder = None if is_pattern else data
     try:
         return list_cases(folder, optional=optional, storage_options=storage_options, **by_key)
     except ValueError as error:
         raise SampleError(str(error), do='Write image="imagesTr/*_0000.nii.gz".') from error
+
+
+@contextmanager
+def wrong_use(*kinds: type[VoxpipeError], text: str = "") -> Iterator[None]:
+    """Raise errors of some kinds, whose message has a text, as ``UsageError``."""
+    try:
+        yield
+    except kinds as error:
+        if text not in error.message:
+            raise
+        raise UsageError(error.message, do=error.do) from error
 
 
 def refuse_denied(text: str) -> None:
@@ -141,7 +163,9 @@ def attribute_of(text: str) -> Any:
     Raises
     ------
     SampleError
-        There is no such module or name.
+        There is no such module.
+    UsageError
+        The module has no such name.
     """
     module, _, name = text.rpartition(":")
     file = Path(module)
@@ -149,14 +173,14 @@ def attribute_of(text: str) -> Any:
         raise SampleError(f"{module} does not exist.", do="Write module:NAME or file.py:NAME.")
     sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
     try:
-        return getattr(importlib.import_module(file.stem if file.suffix else module), name)
+        owner = importlib.import_module(file.stem if file.suffix else module)
     except (ImportError, AttributeError, SyntaxError) as error:
-        raise _no_object(text, error) from error
-
-
-def _no_object(text: str, error: Exception) -> SampleError:
-    do = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
-    return SampleError(f"{text} is no chain: {error}.", do=do)
+        raise SampleError(f"{text} is no chain: {error}.", do=_OBJECT_CURE) from error
+    if not hasattr(owner, name):
+        near = closest(name, vars(owner), 0.5)
+        do = f"Did you mean {module}:{near[0]}?" if near else _OBJECT_CURE
+        raise UsageError(f"{text} is no chain: {module} has no {name}.", do=do)
+    return getattr(owner, name)
 
 
 def object_of(text: str) -> Any:
@@ -167,7 +191,9 @@ def object_of(text: str) -> Any:
     Raises
     ------
     SampleError
-        There is no such module or name, or the function needs arguments.
+        There is no such module, or the function needs arguments.
+    UsageError
+        There is no such name.
     """
     if not is_name_of_object(text):
         return None
@@ -177,7 +203,7 @@ def object_of(text: str) -> Any:
     try:
         inspect.signature(thing).bind()
     except TypeError as error:
-        raise _no_object(text, error) from error
+        raise SampleError(f"{text} is no chain: {error}.", do=_OBJECT_CURE) from error
     return thing()
 
 
@@ -208,6 +234,9 @@ def open_target(text: str, arguments: argparse.Namespace) -> Any:
 
     if (thing := object_of(text)) is not None:
         return thing
+    if text.lower().endswith(".py"):
+        msg = f"{text} is a file of Python, and no volume"
+        raise SampleError(msg, do=f"Name an object in it: {text}:pipe.")
     store = store_options(arguments, text, *arguments.patterns)
     cases = cases_of(text, arguments.patterns, store, arguments.optional)
     is_file = isinstance(cases, str) and not is_url(text) and os.path.isfile(local_path(text))
@@ -242,7 +271,7 @@ def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
 
     Raises
     ------
-    SampleError
+    UsageError
         ``module:NAME`` is neither a pipe nor a loader nor a list of cases.
     """
     from ...dataloader2 import DataLoader2
@@ -257,7 +286,7 @@ def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
         is_list = isinstance(target, (list, tuple))
         if not (is_pipe(target) or is_list):
             what = f"{text} is no chain: it is of type {type(target).__name__}."
-            raise SampleError(what, do="Name a pipe, a DataLoader2 or a function of one.")
+            raise UsageError(what, do="Name a pipe, a DataLoader2 or a function of one.")
         has_name = is_name_of_object(text)
         pipe = pipe_of(target, None)
         target = DataLoader2(pipe if has_name and not is_list else opening(pipe, arguments), seed=0)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -189,3 +190,57 @@ def test_errors_of_the_system_have_a_cure(others, capsys, monkeypatch):
     told = capsys.readouterr()
     assert told.err.splitlines()[1] == "  Check the path, or create its folder first."
     assert json.loads(told.out)["error"]["do"] == "Check the path, or create its folder first."
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "info a.npy --reader foo=1",
+        "info a.npy extra",
+        "predict my_net.py:model a.npy --overlap 1.5",
+        "predict my_net.py:model a.npy -o q.xyz",
+        "predict my_net.py:model a.npy -o {nope}.nii.gz",
+        "preview a.npy -o x.foo",
+        "convert a.npy x.nii",
+        "convert '' x.nii.zarr",
+        "info ''",
+        "check ''",
+        "split a.npy --folds 2",
+        "split . --folds 104",
+        "split . --folds 2 --group nope",
+        "explain my_net.py:nope",
+        "explain my_net.py:number",
+        "demo --folder .",
+        "predict net.pt2 a.npy --patch 6",
+    ],
+)
+def test_wrong_use_has_its_status(tmp_path, monkeypatch, capsys, arguments):
+    """Status 2 and a document, before anything is written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in "ab":
+        np.save(f"{name}.npy", np.zeros((4, 4, 4), np.float32))
+    (tmp_path / "my_net.py").write_text("number = 3\ndef model(batch): return batch\n")
+    sys.modules.pop("my_net", None)
+    if "net.pt2" in arguments:
+        torch = pytest.importorskip("torch")
+        net, example = torch.nn.Conv3d(1, 1, 3, padding=1), torch.zeros(1, 1, 8, 8, 8)
+        torch.export.save(torch.export.export(net, (example,)), "net.pt2")
+    before = {*os.listdir()}
+    try:
+        status = program.main([*shlex.split(arguments), "--json"])
+    except SystemExit as ended:
+        status = ended.code
+    told = capsys.readouterr()
+
+    assert status == 2
+    assert json.loads(told.out)["error"]["type"] == "UsageError"
+    assert {*os.listdir()} - {"__pycache__"} == before
+
+
+def test_a_file_of_python_is_no_volume(tmp_path, capsys):
+    """The name of an object lacks."""
+    (tmp_path / "train.py").write_text("pipe = 1")
+
+    assert program.main(["explain", str(tmp_path / "train.py")]) == 1
+    assert "train.py:pipe." in capsys.readouterr().err

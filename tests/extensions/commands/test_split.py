@@ -123,7 +123,7 @@ def test_a_manifest_with_columns_of_a_table(folder, capsys):
 )
 def test_splits_that_cannot_be(folder, capsys, arguments, words):
     """One sentence each."""
-    assert main(["split", "cases.csv", *arguments]) == 1
+    assert main(["split", "cases.csv", *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
