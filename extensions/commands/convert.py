@@ -15,7 +15,15 @@ from typing import Any
 from ...core.errors import UnknownFormat, VoxpipeError
 from .options import add_store_options, place, positive, store_options
 from .printing import print_json, progress, remark
-from .targets import LISTS, is_name_of_object, open_target, refuse_denied, volumes_in, wrong_use
+from .targets import (
+    LISTS,
+    is_name_of_object,
+    open_target,
+    refuse_denied,
+    volume_of_planes,
+    volumes_in,
+    wrong_use,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +92,11 @@ def _jobs(arguments: argparse.Namespace) -> list[tuple[Any, str]]:
     if not is_list and (is_volume(source) or is_file):
         store = store_options(arguments, source)
         return [(Volume(source, storage_options=store, **dict(arguments.reader)), destination)]
+    if not is_list:
+        store = store_options(arguments, source)
+        planes = volume_of_planes(source, dict(arguments.reader), store)
+        if planes is not None:
+            return [(planes, destination)]
     folder = destination.rstrip("/")
     jobs: dict[str, Any] = {}
     for case, volumes in _volumes_by_case(arguments, is_list=is_list).items():

@@ -43,9 +43,9 @@ def format_of(volume: Any) -> str:
         return ""
     path = Path(source.path) if source.path else None
     uri = None if source.path else source.location
-    request = source.options.request(
-        path=path, uri=uri, remote_zarr_uri=uri if ".zarr" in source.name else None
-    )
+    remote = uri if ".zarr" in source.name else None
+    place = {"path": path, "uri": uri, "remote_zarr_uri": remote, "source": source.location}
+    request = source.options.request(**place)
     if isinstance(request.reader, str):
         return str(request.reader)
     entry = matching_entry(request)

@@ -23,7 +23,8 @@ from ...core.errors import (
     VoxpipeError,
 )
 from ...core.suggest import closest
-from ...storage.location import is_url, local_path
+from ...storage.location import is_url, local_path, public_name
+from ..microscopy.tiff_sequence import SUFFIXES, is_pattern
 from .options import add_store_options, store_options
 from .options import place as place_of_text
 from .printing import progress, remark
@@ -207,6 +208,37 @@ def object_of(text: str) -> Any:
     return thing()
 
 
+def volume_of_planes(text: str, reader: Mapping[str, Any], store: Mapping[str, Any]) -> Any:
+    """Return the one volume of a pattern with ``{z}``, or of a folder of planes; else None.
+
+    A folder with missing planes is a volume, too, which raises its error when it is opened.
+    """
+    from ...volumes import Volume
+
+    volume = Volume(text, storage_options=store, **reader)
+    if is_pattern(text) and (is_url(text) or not os.path.exists(local_path(text))):
+        return volume
+    folder = "" if is_url(text) else local_path(text)
+    if not os.path.isdir(folder) or not _holds_planes_alone(folder):
+        return None
+    try:
+        _ = Volume(text, **{**reader, "allow_gaps": True}).header
+    except (VoxpipeError, OSError, ValueError):  # a folder of cases
+        return None
+    return volume
+
+
+def _holds_planes_alone(folder: str) -> bool:
+    """Return whether a folder holds several TIFF files, and neither folders nor other volumes."""
+    from ...volumes import is_volume
+
+    with os.scandir(folder) as entries:
+        every = [entry for entry in entries if not entry.name.startswith(".")]
+    planes = [entry for entry in every if entry.name.lower().endswith(SUFFIXES)]
+    others = [entry for entry in every if not entry.name.lower().endswith(SUFFIXES)]
+    return len(planes) > 1 and not any(each.is_dir() or is_volume(each.path) for each in others)
+
+
 def open_target(text: str, arguments: argparse.Namespace) -> Any:
     """Return the object that a target names; reads no header.
 
@@ -239,6 +271,10 @@ def open_target(text: str, arguments: argparse.Namespace) -> Any:
         raise SampleError(msg, do=f"Name an object in it: {text}:pipe.")
     store = store_options(arguments, text, *arguments.patterns)
     cases = cases_of(text, arguments.patterns, store, arguments.optional)
+    if isinstance(cases, str):
+        planes = volume_of_planes(text, dict(arguments.reader), store)
+        if planes is not None:
+            return planes
     is_file = isinstance(cases, str) and not is_url(text) and os.path.isfile(local_path(text))
     is_list = text.lower().endswith(LISTS)
     if isinstance(cases, str) and not is_list and (is_file or is_volume(text)):
@@ -336,11 +372,20 @@ def report_of(
     cases = _cases_of_object(data)
     if cases is None:
         cases = cases_of(data, options.patterns, store, options.optional)
+    reader = dict(options.reader)
+    if isinstance(cases, str):
+        planes = volume_of_planes(data, reader, store)
+        if planes is not None:
+            cases, reader = [{"case": _name_of_planes(data), "image": planes}], {}
     own |= {} if options.labels is None else {"labels": options.labels}
     with progress(name, "volume") as show, warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
-        reader = dict(options.reader)
         return run(cases, *places, progress=show, storage_options=store, **own, **reader)
+
+
+def _name_of_planes(text: str) -> str:
+    place = public_name(text).rstrip("/")
+    return os.path.basename(os.path.dirname(place) if is_pattern(place) else place) or "planes"
 
 
 def _cases_of_object(text: str) -> Any:

@@ -244,3 +244,30 @@ def test_a_file_of_python_is_no_volume(tmp_path, capsys):
 
     assert program.main(["explain", str(tmp_path / "train.py")]) == 1
     assert "train.py:pipe." in capsys.readouterr().err
+
+
+def test_a_folder_of_planes_is_one_volume(tmp_path, monkeypatch, capsys):
+    """In every command, and so is a pattern; one with a gap is bad. Other TIFFs are cases."""
+    tifffile = pytest.importorskip("tifffile")
+    monkeypatch.chdir(tmp_path)
+    for folder, names in (("planes", "z1 z2 z3"), ("gap", "z1 z2 z4"), ("cases", "anna ben")):
+        (tmp_path / folder).mkdir()
+        for name in names.split():
+            tifffile.imwrite(f"{folder}/{name}.tif", np.ones((5, 6), np.uint8))
+
+    def document(*arguments):
+        status = program.main([*arguments, "--json"])
+        return status, json.loads(capsys.readouterr().out)
+
+    for place in ("planes", "planes/", "planes/z{z}.tif"):
+        status, facts = document("info", place)
+        assert (status, facts["shape"]) == (0, [1, 6, 5, 3])
+        assert facts["format"] in ("tiff-folder", "tiff-sequence")
+    status, result = document("check", "planes", "--workers", "1")
+    assert (status, result["checked"]) == (0, 1)
+    status, result = document("check", "gap", "--workers", "1")
+    assert (status, result["checked"], len(result["bad"])) == (1, 1, 1)
+    assert document("info", "gap")[1]["error"]["type"] == "VolumeNotFound"
+    assert len(document("info", "cases")[1]["volumes"]) == 2
+    status, result = document("convert", "planes/z{z}.tif", "p.nii.zarr")
+    assert (status, len(result["converted"])) == (0, 1)
