@@ -19,7 +19,7 @@ from ...core.errors import VoxpipeError
 from ...volumes.scheme import size_text
 from .options import positive
 from .printing import print_facts, print_json, print_table, remark, warnings_as_remarks
-from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes
+from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes, times_of
 from .targets import add_target, open_target, volumes_in, wrong_use
 
 _LETTERS = ("LR", "PA", "IS")
@@ -97,6 +97,7 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
         "slope": header.slope,
         "intercept": header.intercept,
         "channels": volume.shape[0],
+        "times": times_of(volume, form),
         "channel_names": list(volume.channel_names),
         "access": volume.access,
         "chunks": volume.chunks,
@@ -166,6 +167,8 @@ def _words_of(facts: dict[str, Any]) -> dict[str, str]:
         "bytes": f"{_size(facts['stored_bytes'])} stored, {voxels} of voxels",
         "reader": facts["reader"],
     }
+    if facts["times"]:
+        words["time points"] = f"{facts['times']}, as channels"
     if not facts["shards"]:
         del words["shards"]
     read = f", decodes {size_text(facts['read_bytes'])}" if "read_bytes" in facts else ""

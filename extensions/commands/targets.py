@@ -216,8 +216,13 @@ def volume_of_planes(text: str, reader: Mapping[str, Any], store: Mapping[str, A
     from ...volumes import Volume
 
     volume = Volume(text, storage_options=store, **reader)
-    if is_pattern(text) and (is_url(text) or not os.path.exists(local_path(text))):
+    if is_pattern(text) and is_url(text):
         return volume
+    if is_pattern(text) and not os.path.exists(local_path(text)):
+        before = os.path.dirname(local_path(text).partition("{")[0])
+        folder = before or os.curdir  # with a stamp of its own, which a pattern has not
+        pattern = os.path.relpath(local_path(text), folder)
+        return Volume(folder, **{"pattern": pattern, **reader})
     folder = "" if is_url(text) else local_path(text)
     if not os.path.isdir(folder) or not _holds_planes_alone(folder):
         return None

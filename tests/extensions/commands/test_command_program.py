@@ -271,3 +271,22 @@ def test_a_folder_of_planes_is_one_volume(tmp_path, monkeypatch, capsys):
     assert len(document("info", "cases")[1]["volumes"]) == 2
     status, result = document("convert", "planes/z{z}.tif", "p.nii.zarr")
     assert (status, len(result["converted"])) == (0, 1)
+
+
+def test_info_names_channels_and_time_points(tmp_path, capsys):
+    """Of OME-TIFF; names in words and as a list."""
+    tifffile = pytest.importorskip("tifffile")
+    for name, axes, shape in (("c", "CZYX", (2, 3, 8, 9)), ("t", "TZYX", (4, 3, 8, 9))):
+        about = {"axes": axes}
+        if name == "c":
+            about["Channel"] = {"Name": ["DAPI", "GFP"]}
+        tifffile.imwrite(tmp_path / f"{name}.ome.tif", np.ones(shape, np.uint8), metadata=about)
+    place = str(tmp_path / "c.ome.tif")
+
+    assert program.main(["info", place]) == 0
+    assert "2 (DAPI, GFP)" in capsys.readouterr().out
+    assert program.main(["info", place, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["channel_names"], facts["times"]) == (["DAPI", "GFP"], None)
+    assert program.main(["info", str(tmp_path / "t.ome.tif"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["times"] == 4
