@@ -6,6 +6,7 @@ Each command is a module, registered in the entry-point group ``voxpipe.commands
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import select
@@ -27,16 +28,43 @@ _SIGINT_EXIT, _SIGPIPE_EXIT = 130, 141
 _BAD_DATA_EXIT, _USAGE_EXIT = 1, 2
 # Commands that continue after an interruption.
 _CONTINUABLE = ("convert", "index", "predict")
+_WRITABLE = "Check who may write there, or choose another place."
+_SPACE = "Free some space, or choose another disk."
+# Cures of errors of the operating system.
+_CURES: Mapping[int | None, str] = MappingProxyType(
+    {
+        errno.EACCES: _WRITABLE,
+        errno.EPERM: _WRITABLE,
+        errno.EROFS: _WRITABLE,
+        errno.ENOSPC: _SPACE,
+        errno.EDQUOT: _SPACE,
+        errno.EBADF: "Redirect the output to a file.",
+        errno.ENOENT: "Check the path, or create its folder first.",
+        errno.ENOTDIR: "Check the path: one of its folders is a file.",
+        errno.EISDIR: "Give a file: this is a folder.",
+    }
+)
 _NO_POINTS: Mapping[str, EntryPoint] = MappingProxyType({})
 
 
-class _CommandParser(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are documents too, if the command line asks for JSON."""
+
+    is_json = False
+
+    def error(self, message: str) -> NoReturn:
+        if self.is_json:
+            _print_error("UsageError", message, f"{self.prog} --help")
+        super().error(message)
+
+
+class _CommandParser(_Parser):
     """The parser of one command, whose module is imported when the command is given."""
 
     point: EntryPoint
-    is_json = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.is_json = _asks_for_json(args or ())
         module = load(self.point)
         if module is None:  # the warning of the entry point has the reason
             self.error(f"the command {self.point.name} cannot be imported")
@@ -46,16 +74,10 @@ class _CommandParser(argparse.ArgumentParser):
         self.add_argument("--json", action="store_true", help=what)
         module.add_arguments(self)
         self.set_defaults(run=module.run)
-        self.is_json = "--json" in (args or ())
         return super().parse_known_args(args, namespace)
 
-    def error(self, message: str) -> NoReturn:
-        if self.is_json:
-            _print_error("UsageError", message, f"voxpipe {self.point.name} --help")
-        super().error(message)
 
-
-class _Program(argparse.ArgumentParser):
+class _Program(_Parser):
     """The parser of the program; it imports every command only for its help."""
 
     points = _NO_POINTS
@@ -68,11 +90,16 @@ class _Program(argparse.ArgumentParser):
         return "\n".join([f"{before}commands:", *lines, f"\noptions:{options}"])
 
 
+def _asks_for_json(arguments: Sequence[str]) -> bool:
+    """Return whether ``--json`` is among the arguments, as argparse abbreviates it too."""
+    return any(len(text) > len("--") and "--json".startswith(text) for text in arguments)
+
+
 def _first_line(module: Any) -> str:
     return (module.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> _Program:
     """Return the parser of the command line, with the commands of all installed packages."""
     top = _Program(
         prog="voxpipe",
@@ -100,21 +127,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The status is 1 for bad or missing data, and 2 for wrong use. It is 130 after SIGINT, and 141
     if another program closed the output, as ``head`` does.
     """
+    _prepare_outputs()
     try:
         try:
-            return _run_command(arguments)
+            return _run_command(sys.argv[1:] if arguments is None else arguments)
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:
-        if not _is_output_closed():
+    except OSError as error:
+        status = _SIGPIPE_EXIT
+        if not isinstance(error, BrokenPipeError):
+            status = _BAD_DATA_EXIT
+            _remark(f"the output cannot be written: {error.strerror}.\n  {_cure_of(error)}")
+        elif not _is_output_closed():
             raise
         # The interpreter flushes the output at its end, which would raise again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _SIGPIPE_EXIT
+        with suppress(OSError, ValueError):  # an output without a descriptor
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return status
 
 
-def _run_command(arguments: Sequence[str] | None) -> int:
+def _prepare_outputs() -> None:
+    """Escape characters that the encoding of an output lacks, and replace closed outputs."""
+    for name, descriptor, mode in (("stdout", 1, os.O_RDONLY), ("stderr", 2, os.O_WRONLY)):
+        if getattr(sys, name) is None:  # a command without output shall still run
+            null = os.open(os.devnull, mode)  # writes to a read-only stdout fail at its flush
+            if null != descriptor:
+                os.dup2(null, descriptor)
+            setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+        with suppress(AttributeError, OSError, ValueError):  # a stream that is not of io
+            getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
+def _run_command(arguments: Sequence[str]) -> int:
     top = parser()
+    top.is_json = _asks_for_json(arguments)
     options, rest = top.parse_known_args(arguments)
     if unknown := getattr(options, "take_rest", _leave)(options, rest):
         top.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -128,7 +174,7 @@ def _run_command(arguments: Sequence[str] | None) -> int:
         error.origin = None  # a line of this package, not of the user
         return _fail(options, error, str(error))
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _is_output_closed():
+        if isinstance(error, OSError) and _is_output_closed():
             raise
         return _fail(options, error, _with_place(error))
 
@@ -140,10 +186,15 @@ def _leave(_: argparse.Namespace, rest: list[str]) -> list[str]:
 def _with_place(error: Exception) -> str:
     """Return the text of an error of another library or of the user's code, with its place."""
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+        return "\n  ".join(filter(None, [f"{error.filename}: {error.strerror}", _cure_of(error)]))
     file, line, *_ = extract_tb(error.__traceback__)[-1]
     first = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return "\n  ".join([first, *getattr(error, "__notes__", ()), f"raised at {file}:{line}"])
+    lines = [first, *getattr(error, "__notes__", ()), f"raised at {file}:{line}", _cure_of(error)]
+    return "\n  ".join(filter(None, lines))
+
+
+def _cure_of(error: Exception) -> str:
+    return _CURES.get(error.errno, "") if isinstance(error, OSError) else ""
 
 
 def _fail(options: argparse.Namespace, error: Exception, text: str) -> int:
@@ -151,7 +202,7 @@ def _fail(options: argparse.Namespace, error: Exception, text: str) -> int:
     _remark(text)
     if getattr(options, "json", False):
         message = getattr(error, "message", "") or public_text(str(error))
-        _print_error(type(error).__name__, message, getattr(error, "do", ""))
+        _print_error(type(error).__name__, message, getattr(error, "do", "") or _cure_of(error))
     return _USAGE_EXIT if isinstance(error, UsageError) else _BAD_DATA_EXIT
 
 
@@ -164,11 +215,16 @@ def _remark(text: object) -> None:
 
 
 def _is_output_closed() -> bool:
-    """Return whether the reader of the standard output is gone."""
+    """Return whether the reader of the standard output is gone, or its disk is full."""
     with suppress(OSError, ValueError):  # an output without a descriptor
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
-        return any(events & select.POLLERR for _, events in poll.poll(0))
+        if any(events & select.POLLERR for _, events in poll.poll(0)):
+            return True
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
     return False
 
 

@@ -12,10 +12,18 @@ import argparse
 import os
 from typing import Any
 
-from ...core.errors import VoxpipeError
-from .options import add_store_options, positive, store_options
+from ...core.errors import UnknownFormat, VoxpipeError
+from .options import add_store_options, place, positive, store_options
 from .printing import print_json, progress, remark
-from .targets import LISTS, is_name_of_object, open_target, refuse_denied, volumes_in
+from .targets import (
+    LISTS,
+    is_name_of_object,
+    open_target,
+    refuse_denied,
+    volume_of_planes,
+    volumes_in,
+    wrong_use,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a volume, a folder of cases, or a glob of either; path or URL. Or a manifest, a table of "
     )
     what += "cases, or module:NAME of volumes"
-    parser.add_argument("source", metavar="SRC", help=what)
+    parser.add_argument("source", metavar="SRC", type=place, help=what)
     what = "the zarr to write, or the folder for all of them"
-    parser.add_argument("destination", metavar="DST", help=what)
+    parser.add_argument("destination", metavar="DST", type=place, help=what)
     whole = positive(int)
     for unit in ("chunk", "shard"):
         what = f"voxels per axis of a {unit} (default: chosen)"
@@ -42,7 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the copies; return 1 if one failed."""
+    from ...volumes.conversion.convert import refuse_other_formats
+    from ...volumes.conversion.volume_file import writer_of
+
     store = store_options(arguments, arguments.source, arguments.destination)
+    if writer_of(arguments.destination) is None:
+        with wrong_use(UnknownFormat):
+            refuse_other_formats(arguments.destination)
     jobs = _jobs(arguments)
     copies, failures = [], []
     for volume, destination in jobs:
@@ -78,6 +92,11 @@ def _jobs(arguments: argparse.Namespace) -> list[tuple[Any, str]]:
     if not is_list and (is_volume(source) or is_file):
         store = store_options(arguments, source)
         return [(Volume(source, storage_options=store, **dict(arguments.reader)), destination)]
+    if not is_list:
+        store = store_options(arguments, source)
+        planes = volume_of_planes(source, dict(arguments.reader), store)
+        if planes is not None:
+            return [(planes, destination)]
     folder = destination.rstrip("/")
     jobs: dict[str, Any] = {}
     for case, volumes in _volumes_by_case(arguments, is_list=is_list).items():

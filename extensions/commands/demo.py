@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.errors import UsageError
 from ...volumes.scheme import size_text
 from .printing import print_json
 
@@ -38,6 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print each step with its code, result and seconds."""
+    own = arguments.folder
+    if own is not None and own.exists() and not (own.is_dir() and not any(own.iterdir())):
+        msg = f"{own} exists and is not an empty folder"
+        raise UsageError(msg, do="Give a new --folder for the scans.")
     steps = []
     with tempfile.TemporaryDirectory(prefix="voxpipe-demo-") as temporary:
         folder = arguments.folder or Path(temporary)

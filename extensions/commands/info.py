@@ -19,8 +19,8 @@ from ...core.errors import VoxpipeError
 from ...volumes.scheme import size_text
 from .options import positive
 from .printing import print_facts, print_json, print_table, remark, warnings_as_remarks
-from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes
-from .targets import add_target, open_target, volumes_in
+from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes, times_of
+from .targets import add_target, open_target, volumes_in, wrong_use
 
 _LETTERS = ("LR", "PA", "IS")
 
@@ -39,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     with warnings_as_remarks():
         target = open_target(arguments.target, arguments)
         if isinstance(target, Volume):
-            facts = facts_of(target, arguments.patch)
+            with wrong_use(VoxpipeError, text="unknown option"):
+                facts = facts_of(target, arguments.patch)
             if arguments.json:
                 print_json(facts)
             else:
@@ -96,6 +97,8 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
         "slope": header.slope,
         "intercept": header.intercept,
         "channels": volume.shape[0],
+        "times": times_of(volume, form),
+        "channel_names": list(volume.channel_names),
         "access": volume.access,
         "chunks": volume.chunks,
         "shards": getattr(volume.probe(), "shards", None),
@@ -147,11 +150,12 @@ def _words_of(facts: dict[str, Any]) -> dict[str, str]:
     has_scale = (facts["slope"], facts["intercept"]) != (1.0, 0.0)
     scale = f", read as {facts['dtype']} = stored * {facts['slope']:g} + {facts['intercept']:g}"
     levels, voxels = facts["levels"], size_text(facts["voxel_bytes"])
+    channels = f" ({', '.join(facts['channel_names'])})" if facts["channel_names"] else ""
     words = {
         "path": facts["path"],
         "format": facts["format"],
         "shape": f"{_times(facts['shape'])} (C, I, J, K)",
-        "channels": str(facts["channels"]),
+        "channels": f"{facts['channels']}{channels}",
         "axes": f"{axes}{note}",
         "orientation": letters,
         "spacing": _spacing_of(facts),
@@ -163,6 +167,8 @@ def _words_of(facts: dict[str, Any]) -> dict[str, str]:
         "bytes": f"{_size(facts['stored_bytes'])} stored, {voxels} of voxels",
         "reader": facts["reader"],
     }
+    if facts["times"]:
+        words["time points"] = f"{facts['times']}, as channels"
     if not facts["shards"]:
         del words["shards"]
     read = f", decodes {size_text(facts['read_bytes'])}" if "read_bytes" in facts else ""

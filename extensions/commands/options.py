@@ -56,6 +56,13 @@ def _pair(text: str) -> tuple[str, Any]:
         return key, value
 
 
+def place(text: str) -> str:
+    """Return the text of a place; an empty one would mean the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the text is empty; write . for the current folder")
+    return text
+
+
 def positive(kind: type[float], *, or_zero: bool = False) -> Callable[[str], float]:
     """Return a parser of numbers above 0, or of at least 0."""
 

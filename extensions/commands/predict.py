@@ -13,10 +13,13 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
+import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
-from ...core.errors import SampleError, UsageError, VolumeNotFound
+from ...core.errors import SampleError, UnknownFormat, UsageError, VolumeNotFound
+from .options import place as place_of_text
 from .options import positive, store_options
 from .printing import print_json, print_table, warnings_as_remarks
 from .targets import (
@@ -26,6 +29,7 @@ from .targets import (
     open_target,
     opening,
     refuse_denied,
+    wrong_use,
 )
 
 _RESULTS = ("argmax", "softmax", "sigmoid", "logits")
@@ -35,7 +39,7 @@ _BATCH_AXES = 5  # (B, C, I, J, K)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the volumes, and the options of ``vp.predict()``."""
     what = "a TorchScript file, a program of torch.export (.pt2), or module:NAME of a model"
-    parser.add_argument("model", metavar="MODEL", help=what)
+    parser.add_argument("model", metavar="MODEL", type=place_of_text, help=what)
     add_target(parser)
     what = (
         "path or URL that ends in .zarr, .nii, .nii.gz, .nrrd or .mha; {case} is the name of the "
@@ -43,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what += "case (default: prediction.nii.gz, or {case}-prediction.nii.gz for several)"
     parser.add_argument("-o", "--destination", metavar="FILE", help=what)
     what = "voxels of a window: one number or three (default: 128, or the size of a .pt2)"
-    whole, share = positive(int), positive(float, or_zero=True)
+    whole, share = positive(int), _share
     parser.add_argument("--patch", type=whole, nargs="+", metavar="N", help=what)
     what = "share of a window that its neighbour covers, too (default: 0.5)"
     parser.add_argument("--overlap", type=share, metavar="X", help=what)
@@ -65,6 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace existing results")
 
 
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to below 1")
+    return value
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Write the results, and print their places."""
     from ...prediction.predict import predict
@@ -73,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.patch and len(arguments.patch) not in (1, 3):
         raise UsageError(f"--patch takes one number or three, got {len(arguments.patch)}")
     with warnings_as_remarks():
+        _refuse_unwritable(arguments.destination or "")
         source = open_target(arguments.target, arguments)
         model = _model_of(arguments.model, _device_of(arguments.device))
         is_one = isinstance(source, Volume)
@@ -85,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
             source = opening(source, arguments)
         # A program of torch.export may take windows of one size only.
         patch = arguments.patch or getattr(model, "window", None)
+        _refuse_other_windows(model, arguments.patch)
         size = patch[0] if patch and len(patch) == 1 else None
         results = predict(
             model,
@@ -112,6 +125,32 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_table(("case", "path", "shape", "dtype"), [tuple(row.values()) for row in rows])
     return 0
+
+
+def _refuse_unwritable(place: str) -> None:
+    """Raise ``UsageError`` for a destination of no format, or with another field than the case."""
+    from ...volumes.conversion.volume_file import refuse_unwritable
+
+    fields = set(re.findall(r"\{([^{}]*)\}", place)) - {"case"}
+    if fields:
+        msg = f"{place} has {{{min(fields)}}}, and only {{case}} has a value"
+        raise UsageError(msg, do="Write {case} for the name of the case.")
+    if place:
+        with wrong_use(UnknownFormat):
+            refuse_unwritable(place)
+
+
+def _three(patch: Sequence[int]) -> tuple[int, ...]:
+    return tuple(patch) if len(patch) > 1 else tuple(patch) * 3
+
+
+def _refuse_other_windows(model: Any, patch: Sequence[int] | None) -> None:
+    """Raise ``UsageError`` if a program of one window size shall take another."""
+    window = getattr(model, "window", None)
+    if patch and window and _three(patch) != tuple(window):
+        sizes = " ".join(map(str, window))
+        msg = f"the program takes windows of {sizes}, and --patch is {' '.join(map(str, patch))}"
+        raise UsageError(msg, do=f"Leave --patch out, or give --patch {sizes}.")
 
 
 def _device_of(text: str | None) -> Any:

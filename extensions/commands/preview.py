@@ -14,7 +14,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import LikelyLabel, SampleError
+from ...core.errors import LikelyLabel, SampleError, UsageError
 from .options import positive, store_options
 from .printing import print_json, remark
 from .targets import add_target, open_target
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     output = Path(arguments.output)
     if output.suffix.lower() not in _SUFFIXES:
         what = f"{output} is no picture: its name ends with none of {', '.join(_SUFFIXES)}."
-        raise SampleError(what, do="Write -o preview.png or -o preview.html.")
+        raise UsageError(what, do="Write -o preview.png or -o preview.html.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelyLabel)
         pairs = _pairs_of(arguments)

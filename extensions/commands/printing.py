@@ -53,7 +53,13 @@ def warnings_as_remarks() -> Iterator[None]:
 
 def print_json(document: Any) -> None:
     """Print a JSON document on stdout; arrays become lists, other objects their texts."""
-    print(json.dumps(_json_of(document), indent=2, ensure_ascii=False, allow_nan=False))
+    own = _json_of(document)
+    text = json.dumps(own, indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # the escapes of JSON, not those of the terminal
+        text = json.dumps(own, indent=2, allow_nan=False)
+    print(text)
 
 
 def _json_of(thing: Any) -> Any:

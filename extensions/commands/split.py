@@ -2,7 +2,8 @@
 
 Write a JSON file with the lists train_0, val_0, train_1 and so on, which from_decathlon() reads:
 vp.from_decathlon("split.json", part="train_0"). Its list "training" has every case with its fold.
-With --format nnunet, write splits_final.json for from_nnunet(splits=...).
+With --format nnunet, write splits_final.json for from_nnunet(splits=...). With --format names,
+write lists of names alone, for cases that are more than paths: time points, channels, arrays.
 The same cases and seed give the same folds, in any order of the cases.
 
 example: voxpipe split cases.csv --group patient --stratify diagnosis -o split.json
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import DestinationExists, SampleError
+from ...core.errors import DestinationExists, SampleError, UsageError
 from ...core.redact import public_name
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path
@@ -29,6 +30,7 @@ from .printing import print_json, print_table, warnings_as_remarks
 from .targets import add_target, open_target
 
 Case = dict[str, Any]
+_FILTER = "filter(lambda sample: sample.case in names)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stratify", metavar="COLUMN", help=what)
     what = "a table (.csv, .tsv, .json, .jsonl) with a column 'case' and further columns of cases"
     parser.add_argument("--table", metavar="FILE", help=what)
-    what = "lists of from_decathlon(), or splits_final.json (default: %(default)s)"
-    forms = ("decathlon", "nnunet")
+    what = "lists of from_decathlon(), splits_final.json, or names (default: %(default)s)"
+    forms = ("decathlon", "nnunet", "names")
     parser.add_argument("--format", choices=forms, default="decathlon", help=what)
     what = "the file to write (default: split.json, and none with --json)"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=what)
@@ -69,6 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
     classes = None if arguments.stratify is None else _column(cases, arguments.stratify)
     names = [case["case"] for case in cases]
     folds = folds_of(names, arguments.folds, arguments.seed, groups=groups, classes=classes)
+    if arguments.format == "decathlon":
+        cases = [_as_json(case) for case in cases]
+    else:
+        _refuse_equal_names(cases)
     document = _document(cases, folds, arguments.folds, arguments.format)
     output = arguments.output or (None if arguments.json else Path("split.json"))
     if output is not None:
@@ -90,6 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _use_of(form: str, output: Any) -> str:
     if form == "nnunet":
         return f"vp.from_nnunet(FOLDER, splits={str(output)!r}, fold=0, part='train')"
+    if form == "names":
+        return f"names = json.load(open({str(output)!r}))['train_0'], and pipe.{_FILTER}"
     return f"vp.from_decathlon({str(output)!r}, part='train_0')"
 
 
@@ -108,7 +116,7 @@ def folds_of(
 
     Raises
     ------
-    SampleError
+    UsageError
         There are fewer cases or groups than folds.
 
     Examples
@@ -122,7 +130,7 @@ def folds_of(
     if different < count:
         noun = "cases" if groups is None else "groups"
         msg = f"{different} {noun} cannot be divided into {count} folds"
-        raise SampleError(msg, do=f"Give --folds of at most {different}.")
+        raise UsageError(msg, do=f"Give --folds of at most {different}.")
     order = sorted(range(len(names)), key=lambda number: names[number])
     permutation = [order[n] for n in np.random.default_rng(seed).permutation(len(order)).tolist()]
     kinds = [""] * len(names) if classes is None else [str(value) for value in classes]
@@ -167,33 +175,92 @@ def _folds_of_groups(
 
 
 def _cases_in(target: Any) -> list[Case]:
-    """Return the cases of a pipe or list: names, places and columns as JSON values."""
+    """Return the cases of a pipe or list: names, and values as they are."""
     from ...diagnosing.check_data import pipe_of
     from ...graph import parents_of, walk
+    from ...volumes import Volume
 
+    if isinstance(target, Volume):
+        msg = f"{target.name} is one volume, and folds divide several cases"
+        raise UsageError(msg, do="Give a folder, a glob in quotes, a table or a manifest.")
     sources = [pipe for pipe in walk(pipe_of(target, None)) if not parents_of(pipe)]
     each_case = getattr(sources[0], "each_case", None)
     if len(sources) != 1 or each_case is None:
         msg = "the cases of this chain are not known before it runs"
         raise SampleError(msg, do="Give a folder, a glob, a table or a manifest.")
-    return [
-        {"case": name, **{key: _json_of(value) for key, value in case.items() if key != "case"}}
-        for name, case in each_case()
-    ]
+    return [{**case, "case": name} for name, case in each_case()]
+
+
+def _as_json(case: Case) -> Case:
+    """Return a case with its values as JSON.
+
+    Raises
+    ------
+    SampleError
+        JSON cannot hold a value, such as an array or one time point of a file.
+    """
+    values: Case = {"case": case["case"]}
+    for key, value in case.items():
+        try:
+            values[key] = _json_of(value)
+        except TypeError as error:
+            msg = f"case {case['case']}: {key} is {error}, and a JSON list holds paths only"
+            do = "Divide the images themselves, by a folder or a glob of their files. Or give "
+            do += f"--format names, and keep those cases: pipe.{_FILTER}."
+            raise SampleError(msg, do=do) from error
+    return values
+
+
+def _refuse_equal_names(cases: Sequence[Case]) -> None:
+    """Raise ``SampleError`` if two cases have one name, which a list of names would mix."""
+    name, count = Counter(case["case"] for case in cases).most_common(1)[0] if cases else ("", 0)
+    if count > 1:
+        msg = f"{count} cases have the name {name}, so names do not tell them apart"
+        raise SampleError(msg, do="Give each case a name of its own, as its key 'case'.")
 
 
 def _json_of(value: Any) -> Any:
-    """Return a place as an absolute path or a URL without credentials; else the value."""
+    """Return a place as an absolute path or a URL without credentials; else the JSON value.
+
+    A ``TypeError`` is raised for a value that JSON cannot hold.
+    """
+    from ...volumes import Volume
+
+    if isinstance(value, Volume):
+        return _place_of(value)
+    if isinstance(value, Mapping):
+        return {str(key): _json_of(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_json_of(one) for one in value]
-    source = getattr(value, "located_source", None)
-    if source is not None:
-        value = source.path or source.location
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if isinstance(value, str):
         if is_url(value):
             return public_name(value)
         return os.path.abspath(local_path(value)) if os.path.exists(local_path(value)) else value
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        return _json_of(value.item())
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    raise TypeError(f"of type {type(value).__name__}")
+
+
+def _place_of(volume: Any) -> Any:
+    """Return the path or URL of a volume that is read by its place alone; a list of its parts."""
+    if volume.has_given_affine:
+        raise TypeError("a volume with an affine of its own")
+    if volume.axis_map_key or volume.axis_map is not None:
+        raise TypeError("a part of a volume, such as some of its channels")
+    source = volume.located_source
+    if source is None:
+        if len(volume.parts) > 1:
+            return [_place_of(part) for part in volume.parts]
+        raise TypeError("a volume without a path")
+    options = source.options
+    if options.reader is not None or options.affine is not None or options.reader_kwargs:
+        texts = ", ".join(f"{key}={value!r}" for key, value in options.reader_kwargs.items())
+        raise TypeError(f"a volume with options ({texts or 'reader'})")
+    return source.path or public_name(source.location)
 
 
 def _with_columns(cases: list[Case], place: str) -> list[Case]:
@@ -215,7 +282,7 @@ def _column(cases: Sequence[Case], name: str) -> list[Any]:
             do = (
                 f"Did you mean {near[0]}?" if near else f"It has {have}; --table FILE adds columns."
             )
-            raise SampleError(f"case {case['case']} has no column {name!r}", do=do)
+            raise UsageError(f"case {case['case']} has no column {name!r}", do=do)
     return [case[name] for case in cases]
 
 
@@ -227,6 +294,12 @@ def _document(cases: Sequence[Case], folds: Sequence[int], count: int, form: str
         lists.append({"train": train, "val": [case for case, own in pairs if own == fold]})
     if form == "nnunet":
         return [{part: [c["case"] for c in some] for part, some in fold.items()} for fold in lists]
+    if form == "names":
+        return {
+            f"{part}_{number}": [case["case"] for case in some]
+            for number, fold_lists in enumerate(lists)
+            for part, some in fold_lists.items()
+        }
     document: dict[str, Any] = {"training": [{**case, "fold": fold} for case, fold in pairs]}
     for number, fold_lists in enumerate(lists):
         document |= {f"{part}_{number}": some for part, some in fold_lists.items()}

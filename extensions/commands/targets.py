@@ -14,10 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import AccessDenied, BadManifest, LikelyLabel, SampleError
+from ...core.errors import (
+    AccessDenied,
+    BadManifest,
+    LikelyLabel,
+    SampleError,
+    UsageError,
+    VoxpipeError,
+)
 from ...core.suggest import closest
-from ...storage.location import is_url, local_path
+from ...storage.location import is_url, local_path, public_name
+from ..microscopy.tiff_sequence import SUFFIXES, is_pattern
 from .options import add_store_options, store_options
+from .options import place as place_of_text
 from .printing import progress, remark
 
 _PLACES = (
@@ -29,6 +38,9 @@ LISTS = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
 _OBJECTS = "module:NAME or file.py:NAME of a pipe, a loader, a volume, or a function of one"
 
 
+_OBJECT_CURE = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
+
+
 def add_target(parser: argparse.ArgumentParser, *, help: str = f"{_PLACES}; or {_OBJECTS}") -> None:
     """Add the argument ``target``, its patterns, and the options of formats and stores."""
     add_patterns(parser, "target", help)
@@ -38,7 +50,7 @@ def add_target(parser: argparse.ArgumentParser, *, help: str = f"{_PLACES}; or {
 def add_patterns(command: argparse.ArgumentParser, name: str, place: str) -> None:
     """Add the argument of a data set, its patterns, and the keys that they concern."""
     what = f"{place}; with patterns, a glob of case folders, or the first pattern"
-    command.add_argument(name, metavar=name.upper(), help=what)
+    command.add_argument(name, metavar=name.upper(), type=place_of_text, help=what)
     what = (
         "the volumes of a case, as in list_cases(): image=ct.nii.gz label=seg.nii.gz below "
         'a glob of folders, or "image=imagesTr/*_0000.nii.gz" "label=labelsTr/*.nii.gz" alone '
@@ -91,7 +103,7 @@ def cases_of(
     if not (patterns or is_pattern):
         if optional:
             what = f"--optional needs patterns: {optional[0]} is the key of none."
-            raise SampleError(what, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
+            raise UsageError(what, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
         refuse_denied(data)
         return data
     texts = [data, *patterns] if is_pattern else patterns
@@ -100,17 +112,28 @@ def cases_of(
         if not (key and pattern):
             msg = f"{key or pattern!r} is no KEY=PATTERN."
             do = 'Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".'
-            raise SampleError(msg, do=do)
+            raise UsageError(msg, do=do)
     for key in optional:
         if key not in by_key:
             near = closest(key, by_key, 0.5)
             do = f"did you mean --optional {near[0]}?" if near else "Name one of them."
-            raise SampleError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
+            raise UsageError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
     folder = None if is_pattern else data
     try:
         return list_cases(folder, optional=optional, storage_options=storage_options, **by_key)
     except ValueError as error:
         raise SampleError(str(error), do='Write image="imagesTr/*_0000.nii.gz".') from error
+
+
+@contextmanager
+def wrong_use(*kinds: type[VoxpipeError], text: str = "") -> Iterator[None]:
+    """Raise errors of some kinds, whose message has a text, as ``UsageError``."""
+    try:
+        yield
+    except kinds as error:
+        if text not in error.message:
+            raise
+        raise UsageError(error.message, do=error.do) from error
 
 
 def refuse_denied(text: str) -> None:
@@ -141,7 +164,9 @@ def attribute_of(text: str) -> Any:
     Raises
     ------
     SampleError
-        There is no such module or name.
+        There is no such module.
+    UsageError
+        The module has no such name.
     """
     module, _, name = text.rpartition(":")
     file = Path(module)
@@ -149,14 +174,14 @@ def attribute_of(text: str) -> Any:
         raise SampleError(f"{module} does not exist.", do="Write module:NAME or file.py:NAME.")
     sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
     try:
-        return getattr(importlib.import_module(file.stem if file.suffix else module), name)
+        owner = importlib.import_module(file.stem if file.suffix else module)
     except (ImportError, AttributeError, SyntaxError) as error:
-        raise _no_object(text, error) from error
-
-
-def _no_object(text: str, error: Exception) -> SampleError:
-    do = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
-    return SampleError(f"{text} is no chain: {error}.", do=do)
+        raise SampleError(f"{text} is no chain: {error}.", do=_OBJECT_CURE) from error
+    if not hasattr(owner, name):
+        near = closest(name, vars(owner), 0.5)
+        do = f"Did you mean {module}:{near[0]}?" if near else _OBJECT_CURE
+        raise UsageError(f"{text} is no chain: {module} has no {name}.", do=do)
+    return getattr(owner, name)
 
 
 def object_of(text: str) -> Any:
@@ -167,7 +192,9 @@ def object_of(text: str) -> Any:
     Raises
     ------
     SampleError
-        There is no such module or name, or the function needs arguments.
+        There is no such module, or the function needs arguments.
+    UsageError
+        There is no such name.
     """
     if not is_name_of_object(text):
         return None
@@ -177,8 +204,44 @@ def object_of(text: str) -> Any:
     try:
         inspect.signature(thing).bind()
     except TypeError as error:
-        raise _no_object(text, error) from error
+        raise SampleError(f"{text} is no chain: {error}.", do=_OBJECT_CURE) from error
     return thing()
+
+
+def volume_of_planes(text: str, reader: Mapping[str, Any], store: Mapping[str, Any]) -> Any:
+    """Return the one volume of a pattern with ``{z}``, or of a folder of planes; else None.
+
+    A folder with missing planes is a volume, too, which raises its error when it is opened.
+    """
+    from ...volumes import Volume
+
+    volume = Volume(text, storage_options=store, **reader)
+    if is_pattern(text) and is_url(text):
+        return volume
+    if is_pattern(text) and not os.path.exists(local_path(text)):
+        before = os.path.dirname(local_path(text).partition("{")[0])
+        folder = before or os.curdir  # with a stamp of its own, which a pattern has not
+        pattern = os.path.relpath(local_path(text), folder)
+        return Volume(folder, **{"pattern": pattern, **reader})
+    folder = "" if is_url(text) else local_path(text)
+    if not os.path.isdir(folder) or not _holds_planes_alone(folder):
+        return None
+    try:
+        _ = Volume(text, **{**reader, "allow_gaps": True}).header
+    except (VoxpipeError, OSError, ValueError):  # a folder of cases
+        return None
+    return volume
+
+
+def _holds_planes_alone(folder: str) -> bool:
+    """Return whether a folder holds several TIFF files, and neither folders nor other volumes."""
+    from ...volumes import is_volume
+
+    with os.scandir(folder) as entries:
+        every = [entry for entry in entries if not entry.name.startswith(".")]
+    planes = [entry for entry in every if entry.name.lower().endswith(SUFFIXES)]
+    others = [entry for entry in every if not entry.name.lower().endswith(SUFFIXES)]
+    return len(planes) > 1 and not any(each.is_dir() or is_volume(each.path) for each in others)
 
 
 def open_target(text: str, arguments: argparse.Namespace) -> Any:
@@ -208,8 +271,15 @@ def open_target(text: str, arguments: argparse.Namespace) -> Any:
 
     if (thing := object_of(text)) is not None:
         return thing
+    if text.lower().endswith(".py"):
+        msg = f"{text} is a file of Python, and no volume"
+        raise SampleError(msg, do=f"Name an object in it: {text}:pipe.")
     store = store_options(arguments, text, *arguments.patterns)
     cases = cases_of(text, arguments.patterns, store, arguments.optional)
+    if isinstance(cases, str):
+        planes = volume_of_planes(text, dict(arguments.reader), store)
+        if planes is not None:
+            return planes
     is_file = isinstance(cases, str) and not is_url(text) and os.path.isfile(local_path(text))
     is_list = text.lower().endswith(LISTS)
     if isinstance(cases, str) and not is_list and (is_file or is_volume(text)):
@@ -242,7 +312,7 @@ def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
 
     Raises
     ------
-    SampleError
+    UsageError
         ``module:NAME`` is neither a pipe nor a loader nor a list of cases.
     """
     from ...dataloader2 import DataLoader2
@@ -257,7 +327,7 @@ def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
         is_list = isinstance(target, (list, tuple))
         if not (is_pipe(target) or is_list):
             what = f"{text} is no chain: it is of type {type(target).__name__}."
-            raise SampleError(what, do="Name a pipe, a DataLoader2 or a function of one.")
+            raise UsageError(what, do="Name a pipe, a DataLoader2 or a function of one.")
         has_name = is_name_of_object(text)
         pipe = pipe_of(target, None)
         target = DataLoader2(pipe if has_name and not is_list else opening(pipe, arguments), seed=0)
@@ -307,11 +377,20 @@ def report_of(
     cases = _cases_of_object(data)
     if cases is None:
         cases = cases_of(data, options.patterns, store, options.optional)
+    reader = dict(options.reader)
+    if isinstance(cases, str):
+        planes = volume_of_planes(data, reader, store)
+        if planes is not None:
+            cases, reader = [{"case": _name_of_planes(data), "image": planes}], {}
     own |= {} if options.labels is None else {"labels": options.labels}
     with progress(name, "volume") as show, warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
-        reader = dict(options.reader)
         return run(cases, *places, progress=show, storage_options=store, **own, **reader)
+
+
+def _name_of_planes(text: str) -> str:
+    place = public_name(text).rstrip("/")
+    return os.path.basename(os.path.dirname(place) if is_pattern(place) else place) or "planes"
 
 
 def _cases_of_object(text: str) -> Any:

@@ -96,7 +96,7 @@ def test_patterns_choose_the_volumes(folder, capsys):
     assert main([*arguments, "--no-statistics"]) == 0
     assert [e.key for e in read_manifest(folder / "m.json").entries] == ["image", "image"]
     assert read_manifest(folder / "m.json").entries[0].statistics is None
-    assert main(["index", f"{folder}/in/*/", "ct.nii.gz"]) == 1
+    assert main(["index", f"{folder}/in/*/", "ct.nii.gz"]) == 2
     assert "KEY=PATTERN" in capsys.readouterr().err
 
 
@@ -162,7 +162,7 @@ def test_a_label_that_a_row_lacks_is_told(folder, capsys):
 
 def test_a_glob_without_quotes_is_explained(folder, capsys):
     """The shell then gives folders where patterns are expected."""
-    assert main(["check", f"{folder}/in/a", f"{folder}/in/b"]) == 1
+    assert main(["check", f"{folder}/in/a", f"{folder}/in/b"]) == 2
     assert "needs quotes" in capsys.readouterr().err
 
 
@@ -371,9 +371,9 @@ def test_keys_that_a_case_may_lack_are_optional(folder, capsys):
     assert keys_of(f"{folder}/m.json") == [("a", "image"), ("a", "label"), ("b", "image")]
     assert main(["check", *patterns, "--workers", "1", "--optional", "label"]) == 0
     assert "3 checked, 0 bad" in capsys.readouterr().out
-    assert main(["check", *patterns, "--optional", "labl"]) == 1
+    assert main(["check", *patterns, "--optional", "labl"]) == 2
     assert "did you mean --optional label?" in capsys.readouterr().err
-    assert main(["index", f"{folder}/in", "--optional", "label"]) == 1
+    assert main(["index", f"{folder}/in", "--optional", "label"]) == 2
     assert "--optional needs patterns" in capsys.readouterr().err
 
 

@@ -1,8 +1,10 @@
 """The program around the commands: packages of others, terminals, light imports."""
 
+import io
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -12,6 +14,7 @@ import pytest
 
 import voxpipe.__main__ as program
 from voxpipe.core.errors import UsageError, VoxpipeError
+from voxpipe.first_use import extensions
 
 COMMAND = '''
 """Count the voxels of a volume.
@@ -134,3 +137,156 @@ def test_help_imports_no_heavy_library():
 
     assert done.returncode == 0, done.stderr
     assert "commands:" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["infoo", "--json"], ["--json"], ["count", "--js"]])
+def test_wrong_use_is_a_document_too(others, capsys, arguments):
+    """For unknown commands, and without one."""
+    with pytest.raises(SystemExit) as ended:
+        program.main(arguments)
+
+    assert ended.value.code == 2
+    assert json.loads(capsys.readouterr().out)["error"]["type"] == "UsageError"
+
+
+def test_what_an_encoding_lacks_is_escaped(others, monkeypatch, tmp_path):
+    """By backslashes in text, and as JSON does it in documents."""
+    np.save(tmp_path / "n\N{LATIN SMALL LETTER E WITH ACUTE}.npy", np.zeros((2, 2, 2)))
+    for arguments, mark in (([], "n\\xe9.npy"), (["--json"], "n\\u00e9.npy")):
+        file = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(file, encoding="ascii"))
+        monkeypatch.setattr(program, "extensions", extensions)
+        place = str(tmp_path / "n\N{LATIN SMALL LETTER E WITH ACUTE}.npy")
+        assert program.main(["info", place, *arguments]) == 0
+        assert mark in file.getvalue().decode("ascii")
+
+
+def test_an_output_that_cannot_be_written_is_one_error(tmp_path):
+    """A closed one, and a full disk: status 1 and no traceback."""
+    np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
+    command = f"{sys.executable} -m voxpipe info {tmp_path / 'a.npy'}"
+    for redirection in (">&-", ">/dev/full"):
+        environment = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}
+        done = subprocess.run(
+            ["sh", "-c", f"{command} {redirection}"],
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env=environment,
+        )
+        assert done.returncode == 1
+        assert done.stderr.startswith("voxpipe: the output cannot be written: ")
+        assert len(done.stderr.splitlines()) == 2
+
+
+def test_errors_of_the_system_have_a_cure(others, capsys, monkeypatch):
+    """One line more, also in the document."""
+    import count_command
+
+    error = FileNotFoundError(2, "No such file or directory", "out/a.json")
+    monkeypatch.setattr(count_command, "run", lambda _: (_ for _ in ()).throw(error))
+
+    assert program.main(["count", others, "--json"]) == 1
+    told = capsys.readouterr()
+    assert told.err.splitlines()[1] == "  Check the path, or create its folder first."
+    assert json.loads(told.out)["error"]["do"] == "Check the path, or create its folder first."
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "info a.npy --reader foo=1",
+        "info a.npy extra",
+        "predict my_net.py:model a.npy --overlap 1.5",
+        "predict my_net.py:model a.npy -o q.xyz",
+        "predict my_net.py:model a.npy -o {nope}.nii.gz",
+        "preview a.npy -o x.foo",
+        "convert a.npy x.nii",
+        "convert '' x.nii.zarr",
+        "info ''",
+        "check ''",
+        "split a.npy --folds 2",
+        "split . --folds 104",
+        "split . --folds 2 --group nope",
+        "explain my_net.py:nope",
+        "explain my_net.py:number",
+        "demo --folder .",
+        "predict net.pt2 a.npy --patch 6",
+    ],
+)
+def test_wrong_use_has_its_status(tmp_path, monkeypatch, capsys, arguments):
+    """Status 2 and a document, before anything is written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in "ab":
+        np.save(f"{name}.npy", np.zeros((4, 4, 4), np.float32))
+    (tmp_path / "my_net.py").write_text("number = 3\ndef model(batch): return batch\n")
+    sys.modules.pop("my_net", None)
+    if "net.pt2" in arguments:
+        torch = pytest.importorskip("torch")
+        net, example = torch.nn.Conv3d(1, 1, 3, padding=1), torch.zeros(1, 1, 8, 8, 8)
+        torch.export.save(torch.export.export(net, (example,)), "net.pt2")
+    before = {*os.listdir()}
+    try:
+        status = program.main([*shlex.split(arguments), "--json"])
+    except SystemExit as ended:
+        status = ended.code
+    told = capsys.readouterr()
+
+    assert status == 2
+    assert json.loads(told.out)["error"]["type"] == "UsageError"
+    assert {*os.listdir()} - {"__pycache__"} == before
+
+
+def test_a_file_of_python_is_no_volume(tmp_path, capsys):
+    """The name of an object lacks."""
+    (tmp_path / "train.py").write_text("pipe = 1")
+
+    assert program.main(["explain", str(tmp_path / "train.py")]) == 1
+    assert "train.py:pipe." in capsys.readouterr().err
+
+
+def test_a_folder_of_planes_is_one_volume(tmp_path, monkeypatch, capsys):
+    """In every command, and so is a pattern; one with a gap is bad. Other TIFFs are cases."""
+    tifffile = pytest.importorskip("tifffile")
+    monkeypatch.chdir(tmp_path)
+    for folder, names in (("planes", "z1 z2 z3"), ("gap", "z1 z2 z4"), ("cases", "anna ben")):
+        (tmp_path / folder).mkdir()
+        for name in names.split():
+            tifffile.imwrite(f"{folder}/{name}.tif", np.ones((5, 6), np.uint8))
+
+    def document(*arguments):
+        status = program.main([*arguments, "--json"])
+        return status, json.loads(capsys.readouterr().out)
+
+    for place in ("planes", "planes/", "planes/z{z}.tif"):
+        status, facts = document("info", place)
+        assert (status, facts["shape"]) == (0, [1, 6, 5, 3])
+        assert facts["format"] in ("tiff-folder", "tiff-sequence")
+    status, result = document("check", "planes", "--workers", "1")
+    assert (status, result["checked"]) == (0, 1)
+    status, result = document("check", "gap", "--workers", "1")
+    assert (status, result["checked"], len(result["bad"])) == (1, 1, 1)
+    assert document("info", "gap")[1]["error"]["type"] == "VolumeNotFound"
+    assert len(document("info", "cases")[1]["volumes"]) == 2
+    status, result = document("convert", "planes/z{z}.tif", "p.nii.zarr")
+    assert (status, len(result["converted"])) == (0, 1)
+
+
+def test_info_names_channels_and_time_points(tmp_path, capsys):
+    """Of OME-TIFF; names in words and as a list."""
+    tifffile = pytest.importorskip("tifffile")
+    for name, axes, shape in (("c", "CZYX", (2, 3, 8, 9)), ("t", "TZYX", (4, 3, 8, 9))):
+        about = {"axes": axes}
+        if name == "c":
+            about["Channel"] = {"Name": ["DAPI", "GFP"]}
+        tifffile.imwrite(tmp_path / f"{name}.ome.tif", np.ones(shape, np.uint8), metadata=about)
+    place = str(tmp_path / "c.ome.tif")
+
+    assert program.main(["info", place]) == 0
+    assert "2 (DAPI, GFP)" in capsys.readouterr().out
+    assert program.main(["info", place, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["channel_names"], facts["times"]) == (["DAPI", "GFP"], None)
+    assert program.main(["info", str(tmp_path / "t.ome.tif"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["times"] == 4

@@ -123,7 +123,7 @@ def test_a_manifest_with_columns_of_a_table(folder, capsys):
 )
 def test_splits_that_cannot_be(folder, capsys, arguments, words):
     """One sentence each."""
-    assert main(["split", "cases.csv", *arguments]) == 1
+    assert main(["split", "cases.csv", *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -134,3 +134,46 @@ def test_another_split_is_not_replaced_unasked(folder, capsys):
     assert main(["split", "cases.csv", "--seed", "1"]) == 1
     assert "--overwrite" in capsys.readouterr().err
     assert main(["split", "cases.csv", "--seed", "1", "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("vp.Volume(f'c{n}.npy', channels=[0])", "some of its channels"),
+        ("vp.Volume('time.ome.zarr', time=n)", "time="),
+        ("vp.Volume(f'c{n}.npy', affine=np.eye(4))", "affine"),
+        ("vp.Volume(f'c{n}.npy', reader=print)", "reader"),
+        ("vp.Volume(np.zeros((2, 2, 2)))", "without a path"),
+        ("np.zeros((2, 2, 2))", "ndarray"),
+        ("[f'c{n}.npy', vp.Volume('a.h5', dataset='ct')]", "dataset='ct'"),
+    ],
+)
+def test_a_list_of_paths_holds_no_other_values(folder, capsys, value, words):
+    """Case and key are named; lists of names divide such cases."""
+    name = f"chain_{abs(hash(value))}"
+    text = f"import numpy as np, voxpipe as vp\ncases = [{{'image': {value}}} for n in range(4)]"
+    (folder / f"{name}.py").write_text(text)
+    assert main(["split", f"{name}.py:cases", "--folds", "2"]) == 1
+
+    told = capsys.readouterr().err
+    assert words in told
+    assert "image is" in told
+    assert "--format names" in told
+    assert not (folder / "split.json").exists()
+    assert main(["split", f"{name}.py:cases", "--folds", "2", "--format", "names"]) == 0
+    split = json.loads((folder / "split.json").read_text())
+    assert len({*split["train_0"], *split["val_0"]}) == 4
+
+
+def test_volumes_of_a_path_alone_are_paths(folder):
+    """Lists of channels, too."""
+    text = "import pathlib, voxpipe as vp\nplaces = [f'c{n}.npy' for n in range(4)]\n"
+    text += "cases = [{'image': vp.Volume(p), 'more': [vp.Volume(p), p], 'kept': vp.Volume([p, p]),"
+    text += " 'file': pathlib.Path(p)} for p in places]"
+    (folder / "paths_chain.py").write_text(text)
+    assert main(["split", "paths_chain.py:cases", "--folds", "2"]) == 0
+
+    case = json.loads((folder / "split.json").read_text())["training"][1]
+    place = str(folder / "c1.npy")
+    assert (case["image"], case["file"]) == (place, place)
+    assert case["more"] == case["kept"] == [place, place]
