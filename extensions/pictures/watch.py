@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
@@ -330,10 +331,9 @@ class _Notebook(_Screen):
     """An output of a cell, which the next table replaces."""
 
     def __init__(self) -> None:
-        from IPython.display import HTML, display
-
-        self._html = HTML
-        self._handle = display(HTML(""), display_id=True)
+        outputs: Any = importlib.import_module("IPython.display")  # its functions have no types
+        self._html = outputs.HTML
+        self._handle = outputs.display(outputs.HTML(""), display_id=True)
 
     def show(self, rows: list[tuple[str, str]], *, is_last: bool = False) -> None:
         self._handle.update(self._html(box(table(rows))))
