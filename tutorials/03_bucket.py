@@ -12,6 +12,7 @@
 # server and `storage_options`: the usual variables of AWS apply.
 
 # %%
+import logging
 import tempfile
 
 import scans
@@ -19,6 +20,7 @@ from moto.server import ThreadedMotoServer
 
 import voxpipe as vp
 
+logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it would print each request
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 host, port = server.get_host_and_port()
