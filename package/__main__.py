@@ -70,8 +70,8 @@ class _CommandParser(_Parser):
             self.error(f"the command {self.point.name} cannot be imported")
         self.description, _, example = (module.__doc__ or "").strip().partition("\n\nexample: ")
         self.epilog = f"example: {example}" if example else None
-        what = "print one JSON document on stdout, and nothing else"
-        self.add_argument("--json", action="store_true", help=what)
+        about = "print one JSON document on stdout, and nothing else"
+        self.add_argument("--json", action="store_true", help=about)
         module.add_arguments(self)
         self.set_defaults(run=module.run)
         return super().parse_known_args(args, namespace)

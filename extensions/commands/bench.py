@@ -30,18 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "batch": (4, "patches in a batch"),
         "samples": (8, "patches of each visit to a volume"),
     }
-    for name, (usual, what) in numbers.items():
-        text = f"{what}; not of a chain of yours (default: {usual})"
+    for name, (usual, about) in numbers.items():
+        text = f"{about}; not of a chain of yours (default: {usual})"
         parser.add_argument(f"--{name}", type=whole, metavar="N", help=text)
     parser.set_defaults(usual={name: usual for name, (usual, _) in numbers.items()})
     count: Any = {"nargs": "+", "metavar": "N"}
-    what = "numbers of worker processes to forecast (default: 0 1 2 4; of a loader its own rows)"
+    about = "numbers of worker processes to forecast (default: 0 1 2 4; of a loader its own rows)"
     none_too = positive(int, or_zero=True)
-    parser.add_argument("--workers", type=none_too, default=[], **count, help=what)
-    what = "the same of threads (ThreadReadingService); with --workers 0 they are measured, too"
-    parser.add_argument("--threads", type=whole, default=[], **count, help=what)
-    what = "time for which each part is measured, in seconds (default: as loader.measure())"
-    parser.add_argument("--seconds", type=number, metavar="S", help=what)
+    parser.add_argument("--workers", type=none_too, default=[], **count, help=about)
+    about = "the same of threads (ThreadReadingService); with --workers 0 they are measured, too"
+    parser.add_argument("--threads", type=whole, default=[], **count, help=about)
+    about = "time for which each part is measured, in seconds (default: as loader.measure())"
+    parser.add_argument("--seconds", type=number, metavar="S", help=about)
     add_store_options(parser)
 
 
@@ -117,8 +117,8 @@ def _chain_of(arguments: argparse.Namespace) -> Any:
     if (thing := object_of(arguments.data)) is not None:
         for option in arguments.usual:
             if getattr(arguments, option):
-                what = f"--{option} is not of a chain of yours, which says so itself."
-                raise SampleError(what, do="Leave it out, or change the chain.")
+                msg = f"--{option} is not of a chain of yours, which says so itself."
+                raise SampleError(msg, do="Leave it out, or change the chain.")
         return thing
     for option, usual in arguments.usual.items():
         setattr(arguments, option, getattr(arguments, option) or usual)

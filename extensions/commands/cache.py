@@ -42,12 +42,12 @@ class _Entry(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the changes of the cache; by default there is none."""
-    what = "the cache (default: $VOXPIPE_CACHE, or voxpipe in the user's cache directory)"
-    parser.add_argument("--folder", type=Path, metavar="FOLDER", help=what)
+    about = "the cache (default: $VOXPIPE_CACHE, or voxpipe in the user's cache directory)"
+    parser.add_argument("--folder", type=Path, metavar="FOLDER", help=about)
     change = parser.add_mutually_exclusive_group()
     change.add_argument("--clear", action="store_true", help="remove every entry")
-    what = "remove the entries used longest ago, until the rest has at most this size: 10G"
-    change.add_argument("--limit", type=_size, metavar="SIZE", help=what)
+    about = "remove the entries used longest ago, until the rest has at most this size: 10G"
+    change.add_argument("--limit", type=_size, metavar="SIZE", help=about)
 
 
 def _size(text: str) -> int:

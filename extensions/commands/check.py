@@ -26,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser, "data", f"{place}, one volume, or a glob (in quotes) of volumes or folders"
     )
     whole, number = positive(int), positive(float)
-    what = "processes (default: %(default)s)"
-    parser.add_argument("--workers", type=whole, default=2, metavar="N", help=what)
-    what = "decode every voxel too: finds damage inside files"
-    parser.add_argument("--voxels", action="store_true", help=what)
-    what = "longest time for one volume, in seconds (default: 60; 600 with --voxels)"
-    parser.add_argument("--timeout", type=number, metavar="S", help=what)
+    about = "processes (default: %(default)s)"
+    parser.add_argument("--workers", type=whole, default=2, metavar="N", help=about)
+    about = "decode every voxel too: finds damage inside files"
+    parser.add_argument("--voxels", action="store_true", help=about)
+    about = "longest time for one volume, in seconds (default: 60; 600 with --voxels)"
+    parser.add_argument("--timeout", type=number, metavar="S", help=about)
     add_store_options(parser)
 
 
@@ -42,8 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     option = "--reader" if arguments.reader else "--labels" if arguments.labels else ""
     if option and (arguments.data.lower().endswith(".json") or is_by_columns(arguments.data)):
-        what = f"{arguments.data} is a manifest, which says how its volumes are read."
-        raise SampleError(what, do=f"Leave {option} out, or give the folder.")
+        msg = f"{arguments.data} is a manifest, which says how its volumes are read."
+        raise SampleError(msg, do=f"Leave {option} out, or give the folder.")
     timeout = arguments.timeout or (600.0 if arguments.voxels else 60.0)
     own = {"num_workers": arguments.workers, "voxels": arguments.voxels, "timeout": timeout}
     report = report_of("check", check, arguments, arguments.data, only_bad=True, **own)

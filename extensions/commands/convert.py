@@ -28,22 +28,24 @@ from .targets import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add source, destination, and the layout of the copies."""
-    what = (
+    about = (
         "a volume, a folder of cases, or a glob of either; path or URL. Or a manifest, a table of "
     )
-    what += "cases, or module:NAME of volumes"
-    parser.add_argument("source", metavar="SRC", type=place, help=what)
-    what = "the zarr to write, or the folder for all of them"
-    parser.add_argument("destination", metavar="DST", type=place, help=what)
+    about += "cases, or module:NAME of volumes"
+    parser.add_argument("source", metavar="SRC", type=place, help=about)
+    about = "the zarr to write, or the folder for all of them"
+    parser.add_argument("destination", metavar="DST", type=place, help=about)
     whole = positive(int)
     for unit in ("chunk", "shard"):
-        what = f"voxels per axis of a {unit} (default: chosen)"
-        parser.add_argument(f"--{unit}", type=whole, metavar="N", help=what)
-    what = "voxels per axis of the patches that will be read (default: %(default)s)"
-    parser.add_argument("--patch", type=whole, default=96, metavar="N", help=what)
-    what = "lz4hc decodes fastest, lz4 is written fastest, zstd stores least (default: %(default)s)"
+        about = f"voxels per axis of a {unit} (default: chosen)"
+        parser.add_argument(f"--{unit}", type=whole, metavar="N", help=about)
+    about = "voxels per axis of the patches that will be read (default: %(default)s)"
+    parser.add_argument("--patch", type=whole, default=96, metavar="N", help=about)
+    about = (
+        "lz4hc decodes fastest, lz4 is written fastest, zstd stores least (default: %(default)s)"
+    )
     codecs = ("lz4hc", "lz4", "zstd", "none")
-    parser.add_argument("--codec", choices=codecs, default="lz4hc", help=what)
+    parser.add_argument("--codec", choices=codecs, default="lz4hc", help=about)
     parser.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
     add_store_options(parser)
 
@@ -153,6 +155,6 @@ def _convert(
 
 def _line_of(result: Any) -> str:
     chunk, shard = ("x".join(map(str, n)) for n in (result.chunk, result.shard))
-    what = f"zarr, chunks {chunk}, {result.new_shards} shards {shard} written"
+    msg = f"zarr, chunks {chunk}, {result.new_shards} shards {shard} written"
     note = f", {result.reused_shards} were there" if result.reused_shards else ""
-    return f"{result.location}: {what}{note}"
+    return f"{result.location}: {msg}{note}"

@@ -31,10 +31,10 @@ _THRESHOLD = 500  # between the background and the spheres of a scan
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the folder of the scans, and the number of workers."""
-    what = "a new folder for the scans, which are kept (default: a temporary one)"
-    parser.add_argument("--folder", type=Path, metavar="FOLDER", help=what)
-    what = "worker processes of the second run (default: %(default)s)"
-    parser.add_argument("--workers", type=int, choices=range(9), default=2, metavar="N", help=what)
+    about = "a new folder for the scans, which are kept (default: a temporary one)"
+    parser.add_argument("--folder", type=Path, metavar="FOLDER", help=about)
+    about = "worker processes of the second run (default: %(default)s)"
+    parser.add_argument("--workers", type=int, choices=range(9), default=2, metavar="N", help=about)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -20,8 +20,8 @@ _BAD_PLAN = "nothing could be planned: "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the chain, and the number of workers."""
     add_target(parser)
-    what = "measure the parts of a patch, too: reads voxels for a few seconds"
-    parser.add_argument("--measure", action="store_true", help=what)
+    about = "measure the parts of a patch, too: reads voxels for a few seconds"
+    parser.add_argument("--measure", action="store_true", help=about)
 
 
 def run(arguments: argparse.Namespace) -> int:

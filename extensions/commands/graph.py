@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the chain, the language and the file."""
     add_target(parser)
     forms = ("mermaid", "dot", "svg")
-    what = "language of the drawing (default: that of the file, else mermaid)"
-    parser.add_argument("--format", choices=forms, help=what)
-    what = "the file to write (.md, .mmd, .dot, .gv or .svg), instead of stdout"
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=what)
+    about = "language of the drawing (default: that of the file, else mermaid)"
+    parser.add_argument("--format", choices=forms, help=about)
+    about = "the file to write (.md, .mmd, .dot, .gv or .svg), instead of stdout"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=about)
 
 
 def run(arguments: argparse.Namespace) -> int:

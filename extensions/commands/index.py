@@ -22,11 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the data set, its patterns, and the manifest."""
     place = "a folder of cases, one volume, or a glob (in quotes) of volumes or folders"
     add_patterns(parser, "url", place)
-    what = "path or URL, .parquet or .json (default: manifest.json; manifest.parquet for more than "
-    what += "50,000 volumes, if pyarrow is installed)"
-    parser.add_argument("-o", "--output", metavar="FILE", help=what)
-    what = "read headers only; normalize() will compute what it needs"
-    parser.add_argument("--no-statistics", dest="statistics", action="store_false", help=what)
+    about = (
+        "path or URL, .parquet or .json (default: manifest.json; manifest.parquet for more than "
+    )
+    about += "50,000 volumes, if pyarrow is installed)"
+    parser.add_argument("-o", "--output", metavar="FILE", help=about)
+    about = "read headers only; normalize() will compute what it needs"
+    parser.add_argument("--no-statistics", dest="statistics", action="store_false", help=about)
     add_store_options(parser)
 
 

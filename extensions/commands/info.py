@@ -28,8 +28,8 @@ _LETTERS = ("LR", "PA", "IS")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the target, and the size of the patch."""
     add_target(parser)
-    what = "voxels per axis of the patch whose cost is shown (default: %(default)s)"
-    parser.add_argument("--patch", type=positive(int), default=96, metavar="N", help=what)
+    about = "voxels per axis of the patch whose cost is shown (default: %(default)s)"
+    parser.add_argument("--patch", type=positive(int), default=96, metavar="N", help=about)
 
 
 def run(arguments: argparse.Namespace) -> int:

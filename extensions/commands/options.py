@@ -15,16 +15,16 @@ from ...storage.location import is_url
 def add_store_options(command: argparse.ArgumentParser) -> None:
     """Add the options of a format, as of ``open_volume()``, and of a store to a command."""
     pairs: Any = {"type": _pair, "action": "append", "default": [], "metavar": "KEY=VALUE"}
-    what = "an option of open_volume() for the format, VALUE as below: --reader dataset=ct, "
-    command.add_argument("--reader", **pairs, help=f"{what}--reader level=1; may be repeated")
-    what = (
+    about = "an option of open_volume() for the format, VALUE as below: --reader dataset=ct, "
+    command.add_argument("--reader", **pairs, help=f"{about}--reader level=1; may be repeated")
+    about = (
         "for URLs: storage_options as a JSON object, or a file that holds one, which other "
         'users of the machine cannot see: \'{"endpoint_url": "https://..."}\' (default: what the '
         "environment says)"
     )
-    command.add_argument("--storage-options", type=_object, default={}, metavar="JSON", help=what)
-    what = "one of them; VALUE is JSON, or else a text: --option anon=true; may be repeated"
-    command.add_argument("--option", **pairs, help=what)
+    command.add_argument("--storage-options", type=_object, default={}, metavar="JSON", help=about)
+    about = "one of them; VALUE is JSON, or else a text: --option anon=true; may be repeated"
+    command.add_argument("--option", **pairs, help=about)
 
 
 def store_options(arguments: argparse.Namespace, *places: str) -> dict[str, Any]:

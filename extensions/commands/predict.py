@@ -38,34 +38,34 @@ _BATCH_AXES = 5  # (B, C, I, J, K)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the volumes, and the options of ``vp.predict()``."""
-    what = "a TorchScript file, a program of torch.export (.pt2), or module:NAME of a model"
-    parser.add_argument("model", metavar="MODEL", type=place_of_text, help=what)
+    about = "a TorchScript file, a program of torch.export (.pt2), or module:NAME of a model"
+    parser.add_argument("model", metavar="MODEL", type=place_of_text, help=about)
     add_target(parser)
-    what = (
+    about = (
         "path or URL that ends in .zarr, .nii, .nii.gz, .nrrd or .mha; {case} is the name of the "
     )
-    what += "case (default: prediction.nii.gz, or {case}-prediction.nii.gz for several)"
-    parser.add_argument("-o", "--destination", metavar="FILE", help=what)
-    what = "voxels of a window: one number or three (default: 128, or the size of a .pt2)"
+    about += "case (default: prediction.nii.gz, or {case}-prediction.nii.gz for several)"
+    parser.add_argument("-o", "--destination", metavar="FILE", help=about)
+    about = "voxels of a window: one number or three (default: 128, or the size of a .pt2)"
     whole, share = positive(int), _share
-    parser.add_argument("--patch", type=whole, nargs="+", metavar="N", help=what)
-    what = "share of a window that its neighbour covers, too (default: 0.5)"
-    parser.add_argument("--overlap", type=share, metavar="X", help=what)
+    parser.add_argument("--patch", type=whole, nargs="+", metavar="N", help=about)
+    about = "share of a window that its neighbour covers, too (default: 0.5)"
+    parser.add_argument("--overlap", type=share, metavar="X", help=about)
     blends = ("gaussian", "hann", "mean", "crop")
     parser.add_argument("--blend", choices=blends, default="gaussian", help="weights of overlaps")
-    what = "function of the blended output (default: %(default)s)"
-    parser.add_argument("--result", choices=_RESULTS, default="argmax", help=what)
+    about = "function of the blended output (default: %(default)s)"
+    parser.add_argument("--result", choices=_RESULTS, default="argmax", help=about)
     parser.add_argument("--key", help="key of the volume (default: image, or the only image)")
-    what = "mirror windows along all axes and average: eight times the work"
-    parser.add_argument("--mirror", action="store_true", help=what)
+    about = "mirror windows along all axes and average: eight times the work"
+    parser.add_argument("--mirror", action="store_true", help=about)
     parser.add_argument("--batch", type=whole, metavar="N", help="windows of a batch (default: 1)")
     none_too = positive(int, or_zero=True)
-    what = "processes that read windows (default: 0)"
-    parser.add_argument("--workers", type=none_too, metavar="N", help=what)
-    what = "device of the model, such as cuda:0 (default: cuda if there is one, else cpu)"
-    parser.add_argument("--device", help=what)
-    what = "name of this model: the same command continues a killed run of this name"
-    parser.add_argument("--run", dest="run_name", metavar="NAME", help=what)
+    about = "processes that read windows (default: 0)"
+    parser.add_argument("--workers", type=none_too, metavar="N", help=about)
+    about = "device of the model, such as cuda:0 (default: cuda if there is one, else cpu)"
+    parser.add_argument("--device", help=about)
+    about = "name of this model: the same command continues a killed run of this name"
+    parser.add_argument("--run", dest="run_name", metavar="NAME", help=about)
     parser.add_argument("--overwrite", action="store_true", help="replace existing results")
 
 
@@ -190,9 +190,9 @@ def _model_of(text: str, device: Any) -> Any:
             load: Any = torch.jit.load
             return load(text, map_location=device).eval()
     except (RuntimeError, ValueError, OSError, KeyError) as error:
-        what = f"{text} is no model of TorchScript or torch.export: {error}".partition("\n")[0]
+        event = f"{text} is no model of TorchScript or torch.export: {error}".partition("\n")[0]
         do = "Write it by torch.jit.save() or torch.export.save(), or give module:NAME."
-        raise SampleError(what, do=do) from error
+        raise SampleError(event, do=do) from error
 
 
 def _exported_model(program: Any, device: Any) -> Any:

@@ -25,12 +25,12 @@ _SUFFIXES = (".png", ".html", ".svg", ".pdf")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the target, the number of patches, and the file of the picture."""
     add_target(parser)
-    what = "patches of a chain, or cases of a data set (default: %(default)s)"
-    parser.add_argument("--patches", type=positive(int), default=8, metavar="N", help=what)
-    what = (
+    about = "patches of a chain, or cases of a data set (default: %(default)s)"
+    parser.add_argument("--patches", type=positive(int), default=8, metavar="N", help=about)
+    about = (
         "where to write: .png, .svg or .pdf by matplotlib, .html without it (default: %(default)s)"
     )
-    parser.add_argument("-o", "--output", default="preview.png", metavar="FILE", help=what)
+    parser.add_argument("-o", "--output", default="preview.png", metavar="FILE", help=about)
     parser.add_argument("--open", action="store_true", help="open the file in a browser")
 
 
@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     output = Path(arguments.output)
     if output.suffix.lower() not in _SUFFIXES:
-        what = f"{output} is no picture: its name ends with none of {', '.join(_SUFFIXES)}."
-        raise UsageError(what, do="Write -o preview.png or -o preview.html.")
+        msg = f"{output} is no picture: its name ends with none of {', '.join(_SUFFIXES)}."
+        raise UsageError(msg, do="Write -o preview.png or -o preview.html.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelyLabel)
         pairs = _pairs_of(arguments)

@@ -20,12 +20,12 @@ def remark(text: object) -> None:
 
 
 @contextmanager
-def progress(what: str, unit: str, *, scale: bool = False) -> Iterator[Callable[[int, int], None]]:
+def progress(title: str, unit: str, *, scale: bool = False) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on a terminal inside the ``with`` block; its value is ``show(count, total)``."""
     from tqdm import tqdm
 
     with tqdm(
-        desc=what, unit=unit, unit_scale=scale, leave=False, disable=None, file=sys.stderr
+        desc=title, unit=unit, unit_scale=scale, leave=False, disable=None, file=sys.stderr
     ) as bar:
 
         def show(count: int, total: int) -> None:

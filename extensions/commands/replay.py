@@ -26,19 +26,19 @@ from .targets import object_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the record, the chain, and the number of the batch."""
-    what = "a JSON file of a state of the loader, or of the meta of a batch"
-    parser.add_argument("record", metavar="STATE_OR_META", help=what)
-    what = "the chain or loader of the run: module:NAME or file.py:NAME"
-    parser.add_argument("--pipe", metavar="NAME", help=what)
+    about = "a JSON file of a state of the loader, or of the meta of a batch"
+    parser.add_argument("record", metavar="STATE_OR_META", help=about)
+    about = "the chain or loader of the run: module:NAME or file.py:NAME"
+    parser.add_argument("--pipe", metavar="NAME", help=about)
     none_too = positive(int, or_zero=True)
-    what = "number of the batch in its epoch (default: the next one of a state)"
-    parser.add_argument("--batch", type=none_too, metavar="N", help=what)
-    what = "the epoch (default: that of the record)"
-    parser.add_argument("--epoch", type=none_too, metavar="N", help=what)
-    what = "draw the middle slices of the batch into this file (.png; needs matplotlib)"
-    parser.add_argument("--preview", nargs="?", const=Path("replay.png"), type=Path, help=what)
-    what = "keys that hold labels, where there is no --pipe (default: those of open_volume())"
-    parser.add_argument("--labels", nargs="+", metavar="KEY", help=what)
+    about = "number of the batch in its epoch (default: the next one of a state)"
+    parser.add_argument("--batch", type=none_too, metavar="N", help=about)
+    about = "the epoch (default: that of the record)"
+    parser.add_argument("--epoch", type=none_too, metavar="N", help=about)
+    about = "draw the middle slices of the batch into this file (.png; needs matplotlib)"
+    parser.add_argument("--preview", nargs="?", const=Path("replay.png"), type=Path, help=about)
+    about = "keys that hold labels, where there is no --pipe (default: those of open_volume())"
+    parser.add_argument("--labels", nargs="+", metavar="KEY", help=about)
     add_store_options(parser)
 
 

@@ -36,21 +36,21 @@ _FILTER = "filter(lambda sample: sample.case in names)"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the cases, the kind of the split, and the file."""
     add_target(parser)
-    what = "number of folds (default: %(default)s)"
-    parser.add_argument("--folds", type=_folds, default=5, metavar="N", help=what)
-    what = "seed of the random order (default: %(default)s)"
-    parser.add_argument("--seed", type=positive(int, or_zero=True), default=0, help=what)
-    what = "column whose equal values stay in one fold, such as the patient"
-    parser.add_argument("--group", metavar="COLUMN", help=what)
-    what = "column whose values have equal proportions in every fold, such as the diagnosis"
-    parser.add_argument("--stratify", metavar="COLUMN", help=what)
-    what = "a table (.csv, .tsv, .json, .jsonl) with a column 'case' and further columns of cases"
-    parser.add_argument("--table", metavar="FILE", help=what)
-    what = "lists of from_decathlon(), splits_final.json, or names (default: %(default)s)"
+    about = "number of folds (default: %(default)s)"
+    parser.add_argument("--folds", type=_folds, default=5, metavar="N", help=about)
+    about = "seed of the random order (default: %(default)s)"
+    parser.add_argument("--seed", type=positive(int, or_zero=True), default=0, help=about)
+    about = "column whose equal values stay in one fold, such as the patient"
+    parser.add_argument("--group", metavar="COLUMN", help=about)
+    about = "column whose values have equal proportions in every fold, such as the diagnosis"
+    parser.add_argument("--stratify", metavar="COLUMN", help=about)
+    about = "a table (.csv, .tsv, .json, .jsonl) with a column 'case' and further columns of cases"
+    parser.add_argument("--table", metavar="FILE", help=about)
+    about = "lists of from_decathlon(), splits_final.json, or names (default: %(default)s)"
     forms = ("decathlon", "nnunet", "names")
-    parser.add_argument("--format", choices=forms, default="decathlon", help=what)
-    what = "the file to write (default: split.json, and none with --json)"
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=what)
+    parser.add_argument("--format", choices=forms, default="decathlon", help=about)
+    about = "the file to write (default: split.json, and none with --json)"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=about)
     parser.add_argument("--overwrite", action="store_true", help="replace another split in FILE")
 
 

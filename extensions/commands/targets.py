@@ -49,19 +49,19 @@ def add_target(parser: argparse.ArgumentParser, *, help: str = f"{_PLACES}; or {
 
 def add_patterns(command: argparse.ArgumentParser, name: str, place: str) -> None:
     """Add the argument of a data set, its patterns, and the keys that they concern."""
-    what = f"{place}; with patterns, a glob of case folders, or the first pattern"
-    command.add_argument(name, metavar=name.upper(), type=place_of_text, help=what)
-    what = (
+    about = f"{place}; with patterns, a glob of case folders, or the first pattern"
+    command.add_argument(name, metavar=name.upper(), type=place_of_text, help=about)
+    about = (
         "the volumes of a case, as in list_cases(): image=ct.nii.gz label=seg.nii.gz below "
         'a glob of folders, or "image=imagesTr/*_0000.nii.gz" "label=labelsTr/*.nii.gz" alone '
         "(default: every volume that is found)"
     )
     # Without a default, argparse would report this optional argument as required.
-    command.add_argument("patterns", metavar="KEY=PATTERN", nargs="*", default=[], help=what)
-    what = "keys that a case may lack, as in list_cases(); each is one of the patterns"
-    command.add_argument("--optional", nargs="+", default=[], metavar="KEY", help=what)
-    what = "keys that hold labels (default: those of open_volume())"
-    command.add_argument("--labels", nargs="+", metavar="KEY", help=what)
+    command.add_argument("patterns", metavar="KEY=PATTERN", nargs="*", default=[], help=about)
+    about = "keys that a case may lack, as in list_cases(); each is one of the patterns"
+    command.add_argument("--optional", nargs="+", default=[], metavar="KEY", help=about)
+    about = "keys that hold labels (default: those of open_volume())"
+    command.add_argument("--labels", nargs="+", metavar="KEY", help=about)
     command.set_defaults(take_rest=take_rest)
 
 
@@ -102,8 +102,8 @@ def cases_of(
     is_pattern = _is_pattern(data) and not os.path.exists(data)
     if not (patterns or is_pattern):
         if optional:
-            what = f"--optional needs patterns: {optional[0]} is the key of none."
-            raise UsageError(what, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
+            event = f"--optional needs patterns: {optional[0]} is the key of none."
+            raise UsageError(event, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
         refuse_denied(data)
         return data
     texts = [data, *patterns] if is_pattern else patterns
@@ -326,8 +326,8 @@ def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
     if not isinstance(target, DataLoader2):
         is_list = isinstance(target, (list, tuple))
         if not (is_pipe(target) or is_list):
-            what = f"{text} is no chain: it is of type {type(target).__name__}."
-            raise UsageError(what, do="Name a pipe, a DataLoader2 or a function of one.")
+            msg = f"{text} is no chain: it is of type {type(target).__name__}."
+            raise UsageError(msg, do="Name a pipe, a DataLoader2 or a function of one.")
         has_name = is_name_of_object(text)
         pipe = pipe_of(target, None)
         target = DataLoader2(pipe if has_name and not is_list else opening(pipe, arguments), seed=0)

@@ -59,18 +59,18 @@ def open_image(path: str, name: str) -> Any:
         import bioio
         from bioio_base.exceptions import UnsupportedFileFormatError
     except ImportError:
-        what = f"reading {name} needs bioio and {package}, which are not installed."
-        raise MissingDependency(what, do=_INSTALL) from None
+        msg = f"reading {name} needs bioio and {package}, which are not installed."
+        raise MissingDependency(msg, do=_INSTALL) from None
     try:
         with library_errors(f"{name} cannot be opened", but=(UnsupportedFileFormatError,)):
             return bioio.BioImage(path, **arguments)
     except UnsupportedFileFormatError as error:
         # bioio says the same of a missing reader, and of a file that its reader refuses.
         if not _is_installed(package):
-            what = f"reading {name} needs {package}, which is not installed."
-            raise MissingDependency(what, do=_INSTALL) from None
-        what = f"{package} does not open {name}."
-        raise BadHeader(what, do="Copy the file again, or open it in its own program.") from error
+            msg = f"reading {name} needs {package}, which is not installed."
+            raise MissingDependency(msg, do=_INSTALL) from None
+        msg = f"{package} does not open {name}."
+        raise BadHeader(msg, do="Copy the file again, or open it in its own program.") from error
 
 
 def _is_installed(package: str) -> bool:
@@ -103,9 +103,9 @@ class BioioBackend(FilesBackend):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return the stored voxels of a region."""
         index, (first, last) = self._layout.index(region, channels)
-        what = f"{region} of {self.name} cannot be decoded"
+        msg = f"{region} of {self.name} cannot be decoded"
         # Readers share one handle of the file.
-        with self._lock, library_errors(what, kind=CorruptVolume):
+        with self._lock, library_errors(msg, kind=CorruptVolume):
             part = np.asarray(self._array[index.slices].compute(scheduler="synchronous"))
         return Voxels(self._layout.fold(part)[first:last])
 
