@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise SampleError(msg, do=f"Leave {option} out, or give the folder.")
     timeout = arguments.timeout or (600.0 if arguments.voxels else 60.0)
     own = {"num_workers": arguments.workers, "voxels": arguments.voxels, "timeout": timeout}
-    report = report_of("check", check, arguments, arguments.data, only_bad=True, **own)
+    report = report_of(check, arguments, arguments.data, only_bad=True, **own)
     if arguments.json:
         print_json(document_of(report))
     else:

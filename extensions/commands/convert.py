@@ -14,7 +14,7 @@ from typing import Any
 
 from ...core.errors import UnknownFormat, VoxpipeError
 from .options import add_store_options, place, positive, store_options
-from .printing import print_json, progress, remark
+from .printing import print_json, remark
 from .targets import (
     LISTS,
     is_name_of_object,
@@ -142,15 +142,8 @@ def _convert(
 ) -> Any:
     from ...volumes import convert
 
-    name = os.path.basename(volume.name.rstrip("/"))
-    with progress(name, "voxel", scale=True) as show:
-        return convert(
-            volume,
-            destination,
-            progress=show,
-            storage_options=store,
-            **{name: getattr(arguments, name) for name in _CONVERTS},
-        )
+    options = {name: getattr(arguments, name) for name in _CONVERTS}
+    return convert(volume, destination, storage_options=store, **options)
 
 
 def _line_of(result: Any) -> str:

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     places = arguments.url, arguments.output
     own = {"statistics": arguments.statistics, "only_bad": True}
-    report = report_of("index", index, arguments, *places, **own)
+    report = report_of(index, arguments, *places, **own)
     for finding in report.bad:
         remark(finding)
     remark_likely_labels(report)

@@ -1,4 +1,4 @@
-"""Output of commands: remarks, bars, tables and JSON documents."""
+"""Output of commands: remarks, tables and JSON documents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,22 +17,6 @@ import numpy as np
 def remark(text: object) -> None:
     """Print a line for the user on stderr, apart from the results on stdout."""
     print(f"voxpipe: {text}", file=sys.stderr)
-
-
-@contextmanager
-def progress(title: str, unit: str, *, scale: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal inside the ``with`` block; its value is ``show(count, total)``."""
-    from tqdm import tqdm
-
-    with tqdm(
-        desc=title, unit=unit, unit_scale=scale, leave=False, disable=None, file=sys.stderr
-    ) as bar:
-
-        def show(count: int, total: int) -> None:
-            bar.total = total
-            bar.update(count - bar.n)
-
-        yield show
 
 
 @contextmanager

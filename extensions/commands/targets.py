@@ -27,7 +27,7 @@ from ...storage.location import is_url, local_path, public_name
 from ..microscopy.tiff_sequence import SUFFIXES, is_pattern
 from .options import add_store_options, store_options
 from .options import place as place_of_text
-from .printing import progress, remark
+from .printing import remark
 
 _PLACES = (
     "a volume, a folder or URL, a glob (in quotes), a manifest (.json, .parquet), or a table of "
@@ -370,9 +370,9 @@ def volumes_in(target: Any, arguments: argparse.Namespace) -> Iterator[tuple[str
 
 
 def report_of(
-    name: str, run: Any, options: argparse.Namespace, data: str, *places: str | None, **own: Any
+    run: Any, options: argparse.Namespace, data: str, *places: str | None, **own: Any
 ) -> Any:
-    """Run a function over volumes with the common options of two commands, and show a bar."""
+    """Run a function over volumes with the common options of two commands."""
     store = store_options(options, data, *options.patterns, *filter(None, places))
     cases = _cases_of_object(data)
     if cases is None:
@@ -383,9 +383,9 @@ def report_of(
         if planes is not None:
             cases, reader = [{"case": _name_of_planes(data), "image": planes}], {}
     own |= {} if options.labels is None else {"labels": options.labels}
-    with progress(name, "volume") as show, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
-        return run(cases, *places, progress=show, storage_options=store, **own, **reader)
+        return run(cases, *places, storage_options=store, **own, **reader)
 
 
 def _name_of_planes(text: str) -> str:
