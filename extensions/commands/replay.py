@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import BadState, MissingDependency, SampleError, StateMismatch, UsageError
+from ...core.errors import BadState, SampleError, StateMismatch, UsageError
 from .options import add_store_options, positive, store_options
 from .printing import print_json, print_table, remark, warnings_as_remarks
 from .targets import object_of
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=none_too, metavar="N", help=about)
     about = "the epoch (default: that of the record)"
     parser.add_argument("--epoch", type=none_too, metavar="N", help=about)
-    about = "draw the middle slices of the batch into this file (.png; needs matplotlib)"
+    about = "draw the batch into this file (.png; needs matplotlib)"
     parser.add_argument("--preview", nargs="?", const=Path("replay.png"), type=Path, help=about)
     about = "keys that hold labels, where there is no --pipe (default: those of open_volume())"
     parser.add_argument("--labels", nargs="+", metavar="KEY", help=about)
@@ -163,30 +163,8 @@ def _batch_of_plans(metas: Any, arguments: argparse.Namespace) -> Any:
 
 
 def _draw(batch: Mapping[str, Any], place: Path) -> Path:
-    """Draw the middle slice of every sample and key; return the file."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        msg = "--preview needs matplotlib, which is not installed"
-        raise MissingDependency(msg, do="pip install voxpipe[viz]") from error
+    """Draw the batch as ``vp.show()`` does; return the file."""
+    from ..pictures.figures import show
 
-    arrays = {key: np.asarray(value) for key, value in batch.items() if hasattr(value, "shape")}
-    arrays = {
-        key: array if array.ndim == 5 else array[None]
-        for key, array in arrays.items()
-        if array.ndim in (4, 5)
-    }
-    columns = max((len(array) for array in arrays.values()), default=0)
-    if not columns:
-        raise SampleError("the batch has no volume that can be drawn")
-    figure = Figure(figsize=(2 * columns, 2.2 * len(arrays)), layout="constrained")
-    axes = figure.subplots(len(arrays), columns, squeeze=False)
-    for row, (key, array) in zip(axes, arrays.items(), strict=True):
-        for number, axis in enumerate(row):
-            axis.set_axis_off()
-            if number < len(array):
-                middle = array[number, 0, :, :, array.shape[-1] // 2]
-                axis.imshow(middle.T, cmap="gray", origin="lower")
-                axis.set_title(f"{key} {number}", fontsize=8)
-    figure.savefig(place, dpi=100)
+    show(batch).savefig(place, dpi=100)
     return place

@@ -347,7 +347,7 @@ def test_replay_refuses_what_does_not_fit(records, document, arguments, status):
 
 
 def test_replay_draws_a_picture(records, document):
-    """The middle slices of the batch."""
+    """The batch, as ``vp.show()`` draws it."""
     pytest.importorskip("matplotlib")
     folder, _ = records
 
