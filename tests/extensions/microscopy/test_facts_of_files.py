@@ -1,0 +1,81 @@
+"""Labels, axes and units of files hold without further words of the user."""
+
+import numpy as np
+import pytest
+
+import voxpipe as vp
+from voxpipe.core.errors import BadHeader, SampleError
+
+VOXELS = np.arange(2 * 6 * 8, dtype=np.uint16).reshape(2, 6, 8)
+AFFINE = np.diag([0.0005, 0.0005, 0.002, 1.0])
+
+
+@pytest.fixture
+def image(tmp_path):
+    """The path of an OME-Zarr image of voxels of 2 x 0.5 x 0.5 um, with a label group."""
+    path = str(tmp_path / "a.ome.zarr")
+    vp.save(path, vp.Volume(VOXELS, axes="zyx", affine=AFFINE))
+    labels = (VOXELS > 40).astype(np.uint8)
+    mask = vp.Volume(labels, axes="zyx", affine=AFFINE, kind="label")
+    vp.save(f"{path}/labels/nuclei", mask, like=path)
+    return path
+
+
+def read_bare(path):
+    """Return an array whose axes have no names."""
+    return np.load(path)["v"]
+
+
+def read_axes(path, axes):
+    """Return the name of the axes as a voxel: a reader with an argument of this name."""
+    return np.full((1, 1, 1), len(axes), np.uint8)
+
+
+def test_a_label_group_is_a_label(image):
+    """By ``label=`` and by its path; an image is none."""
+    assert vp.Volume(image, label="nuclei").kind == "label"
+    assert vp.Volume(f"{image}/labels/nuclei").kind == "label"
+    assert vp.Volume(image).kind == "intensity"
+
+    case = {"image": image, "nuclei": f"{image}/labels/nuclei", "again": vp.Volume(image)}
+    (sample,) = vp.from_cases([case]).open_volume().rotate((20, 0, 0))
+
+    assert sample["nuclei"].realize().dtype == np.uint8
+    assert sample["again"].realize().dtype == np.float32
+
+
+def test_small_voxels_have_small_units(image):
+    """Written without a unit, read in micrometres, also the labels."""
+    assert vp.Volume(image).lengths == "0.5 x 0.5 x 2 um"
+    assert vp.Volume(image, label="nuclei").lengths == "0.5 x 0.5 x 2 um"
+    assert vp.Volume(image).spacing == pytest.approx((0.0005, 0.0005, 0.002))
+
+
+def test_axes_of_a_reader_are_named_or_unknown(tmp_path):
+    """``to_axes()`` refuses an array without names; ``axes=`` gives them."""
+    path = str(tmp_path / "a.npz")
+    np.savez(path, v=VOXELS)
+    opened = vp.from_cases([{"image": path}])
+
+    (unnamed,) = opened.open_volume(reader=read_bare).to_axes("zyx")
+    with pytest.raises(BadHeader, match="names of the stored axes"):
+        unnamed["image"].realize()
+    (sample,) = opened.open_volume(reader=read_bare, axes="zyx").to_axes("zyx")
+
+    np.testing.assert_array_equal(sample["image"].realize()[0], VOXELS)
+
+
+def test_a_reader_with_axes_gets_them(tmp_path):
+    """Its own argument comes first."""
+    volume = vp.Volume(str(tmp_path / "none.xyz"), reader=read_axes, axes="zyx")
+
+    assert volume.numpy().tolist() == [[[[3]]]]
+
+
+@pytest.mark.parametrize("options", [{"axes": "zyx"}, {"affine": np.eye(4)}, {"level": 1}])
+def test_options_without_effect_are_refused(image, options):
+    """Every volume of the case is open already; a path of the case would use them."""
+    volume = vp.Volume(image)
+
+    with pytest.raises(SampleError, match="has no effect: 'image' is a Volume already"):
+        next(iter(vp.from_cases([{"image": volume}]).open_volume(**options)))
