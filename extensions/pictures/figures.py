@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from .scenes import Layer, Look, Scene, hint_of, scenes_of
 _WIDTH = 2.6  # inches of a plane
 _TEXT_WIDTH = 3.2  # inches of the column of draws
 _MOST_LINES = 14  # of the draws of an item
-_MOST_LENGTH = 58  # characters of a line
+_MOST_LENGTH = 52  # characters of a line
 _MOST_CONTOURS = 24  # classes of one plane
 
 
@@ -255,8 +256,8 @@ def write_draws(axes: Any, scene: Scene | None) -> None:
     axes.set_axis_off()
     if scene is None:
         return
-    lines = [f"{name}: {text}" for name, text in scene.draws]
-    lines = [line if len(line) <= _MOST_LENGTH else f"{line[:_MOST_LENGTH]}…" for line in lines]
+    texts = [f"{name}: {text}" for name, text in scene.draws]
+    lines = [line for text in texts for line in wrap(text, _MOST_LENGTH, subsequent_indent="  ")]
     if len(lines) > _MOST_LINES:
         lines = [*lines[:_MOST_LINES], f"and {len(lines) - _MOST_LINES} more"]
     style: dict[str, Any] = {"va": "top", "fontsize": 7, "family": "monospace"}

@@ -8,6 +8,8 @@ from html import escape
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from ...core import Sample
 from ...core.validate import validate_int
 from ...datapipes.batch_patches import BatchPatches
@@ -97,10 +99,21 @@ def pair_of(item: Any) -> Pair:
         return Pair(None, scenes_of(item, look)[0])
     before = scenes_of(plain, look)[0]
     first = next(one for one in plain.values() if isinstance(one, LazyPatch))
-    # The same planes, arranged alike: a flip is seen.
+    # Planes through the same place, arranged alike: a flip is seen.
     at = {plane.view.axis: plane.index for one in before.layers[:1] for plane in one.planes}
     point = [at[axis] for axis in range(3)] if len(at) == 3 else None
+    if point is not None:
+        point = _index_in(item, first, point)
     return Pair(before, scenes_of(item, replace(look, at=point, like=first.affine))[0])
+
+
+def _index_in(item: Sample, plain: LazyPatch, point: list[int]) -> list[int]:
+    """Return where the place of a voxel is after augmentation, or the same index outside of it."""
+    patch = next((one for one in item.values() if isinstance(one, LazyPatch)), plain)
+    world = np.asarray(plain.affine) @ [*point, 1]
+    index = [round(value) for value in (np.linalg.inv(patch.affine) @ world)[:3].tolist()]
+    inside = all(0 <= i < n for i, n in zip(index, patch.shape[-3:], strict=True))
+    return index if inside else point
 
 
 def without_augmentation(sample: Sample) -> Sample | None:

@@ -158,6 +158,19 @@ def test_before_and_after_go_through_flushes_and_realized_patches():
     )
 
 
+def test_planes_before_and_after_go_through_the_same_place():
+    """A flip turns the voxels of each plane, and shows no other ones."""
+    pairs = pairs_of(chain(4).lazy_patch(8).flip(p=0.5), 4)
+    before = [plane for pair in pairs for plane in pair.before.layers[0].planes]
+    after = [plane for pair in pairs for plane in pair.after.layers[0].planes]
+
+    assert [plane.index for plane in after] != [plane.index for plane in before]
+    assert all(
+        np.array_equal(np.sort(new.voxels, axis=None), np.sort(old.voxels, axis=None))
+        for old, new in zip(before, after, strict=True)
+    )
+
+
 def test_a_preview_draws_pairs_of_a_chain_that_ends_with_batches():
     """Three planes before and after, and a text, of each patch; also after a pipe of torch."""
     pytest.importorskip("matplotlib")
