@@ -30,7 +30,8 @@ PROCESSES ?= $(shell echo $$(($(CORES) < 8 ? 2 * $(CORES) : $(CORES))))
 RUN := $(VENV)/bin/python
 # One line per step, with its time; -v shows the output of the step.
 STEP := sh tools/step.sh
-PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Most modules of the packages are never imported: Python compiles the others at their first import.
+PIP := $(RUN) -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 # What an installation depends on; sources of compiled kernels count as soon as there are any.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)

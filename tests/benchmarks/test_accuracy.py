@@ -50,6 +50,7 @@ def written(what: str) -> dict[str, list[float | None]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("title", "what", "scale", "step"),
     [("RMSE", "rmse", 1e4, 0.005), ("Largest", "max", 1e4, 0.05), ("Mean Dice", "dice", 1, 5e-5)],

@@ -103,6 +103,7 @@ def _begin_anew(loader, batches, batch, known):
 ACTS = [_drop, _shut_down, _hold, _go_on, _begin_anew]
 
 
+@pytest.mark.slow
 def test_children_and_parent_do_not_disturb_each_other(attacks, isolated):
     """Every batch of the parent, and what a child does is over at once."""
     attacks.each(lambda seed: isolated("fork", seed).refuse(), quick=2, whole=200)

@@ -163,6 +163,7 @@ def _end_beside_others(loader, batches, rng):
         iter(loader)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_right_batches_or_a_named_error(attacks):
     """No error of another kind, no batch that is not the epoch's, nobody waits for ever."""

@@ -4,9 +4,11 @@ import re
 import subprocess
 import sys
 
+import pytest
 from checkout import ROOT
 
 
+@pytest.mark.slow
 def test_the_program_with_voxpipe_runs(tmp_path):
     """Workers, epochs, a state and a resume; nothing is said on the way."""
     page = (ROOT / "docs" / "migrating.md").read_text("utf-8")

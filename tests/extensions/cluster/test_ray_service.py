@@ -74,6 +74,7 @@ def test_workers_here_and_on_other_nodes_make_the_batches_of_one_process():
         assert contents(loader) == second[9:]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_node_without_a_local_file_is_named(tmp_path, monkeypatch):
     """The error has the node, the file, and the cure."""

@@ -137,6 +137,7 @@ def test_a_manager_that_is_killed_is_replaced():
     assert wait_for(lambda: not actors_of_pools())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore::voxpipe.core.errors.WorkerReplaced")
 def test_both_replace_a_shared_actor_that_is_killed():
