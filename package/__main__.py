@@ -172,6 +172,7 @@ def _run_command(arguments: Sequence[str]) -> int:
         return _SIGINT_EXIT
     except VoxpipeError as error:
         error.origin = None  # a line of this package, not of the user
+        error = getattr(options, "reword", _leave)(options, error)
         return _fail(options, error, str(error))
     except Exception as error:
         if isinstance(error, OSError) and _is_output_closed():
@@ -179,8 +180,8 @@ def _run_command(arguments: Sequence[str]) -> int:
         return _fail(options, error, _with_place(error))
 
 
-def _leave(_: argparse.Namespace, rest: list[str]) -> list[str]:
-    return rest
+def _leave(_: argparse.Namespace, value: Any) -> Any:
+    return value
 
 
 def _with_place(error: Exception) -> str:

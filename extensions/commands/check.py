@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(document_of(report))
     else:
-        print(str(report).replace("voxels=True", "--voxels"))
+        print(report)
     remark_likely_labels(report)
     if not arguments.voxels:
         remark("headers only; --voxels also finds damage inside of files")

@@ -12,12 +12,12 @@ import argparse
 import os
 from typing import Any
 
-from ...core.errors import UnknownFormat, VoxpipeError
+from ...core.errors import UnknownFormat, UsageError, VoxpipeError
+from .cures import is_name_of_object, reword
 from .options import add_store_options, place, positive, store_options
 from .printing import print_json, remark
 from .targets import (
     LISTS,
-    is_name_of_object,
     open_target,
     refuse_denied,
     volume_of_planes,
@@ -66,7 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             result = _convert(volume, destination, arguments, store)
         except VoxpipeError as error:
-            error.do = error.do.replace("overwrite=True", "--overwrite")
+            error = reword(arguments, error)
+            if isinstance(error, UsageError):
+                raise error from None
             failures.append({"source": source, "error": type(error).__name__, "reason": str(error)})
             remark(error)
         else:

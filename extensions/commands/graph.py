@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     suffix = "" if arguments.output is None else arguments.output.suffix.lower()
     by_suffix = {".dot": "dot", ".gv": "dot", ".svg": "svg"}
     form = arguments.format or by_suffix.get(suffix, "mermaid")
-    with warnings_as_remarks(), open_chain(arguments.target, arguments) as loader:
+    with warnings_as_remarks(arguments), open_chain(arguments.target, arguments) as loader:
         text = loader.to_mermaid() if form == "mermaid" else loader.to_dot()
     if form == "svg":
         text = _svg_of(text)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ...core.errors import UsageError
+from ...core.suggest import closest
 from ...storage.location import is_url
+from .cures import format_options, is_name_of_object, reword
 
 
 def add_store_options(command: argparse.ArgumentParser) -> None:
@@ -25,13 +28,39 @@ def add_store_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--storage-options", type=_object, default={}, metavar="JSON", help=about)
     about = "one of them; VALUE is JSON, or else a text: --option anon=true; may be repeated"
     command.add_argument("--option", **pairs, help=about)
+    command.set_defaults(reword=reword, actions=command._actions)
 
 
 def store_options(arguments: argparse.Namespace, *places: str) -> dict[str, Any]:
-    """Return the options of the store; none if no place is a URL."""
+    """Return the options of the store; none if no place is a URL.
+
+    Raises
+    ------
+    UsageError
+        No format has an option that ``--reader`` names.
+    """
+    if arguments.reader and not any(map(is_name_of_object, places)):
+        _refuse_unknown_readers(dict(arguments.reader))
     if not any(map(is_url, places)):
         return {}
     return {**arguments.storage_options, **dict(arguments.option)}
+
+
+# Arguments of ``Volume`` and ``open_volume()``, which are not of a format.
+_OF_VOLUMES = {"affine", "axis_map", "channels", "follow", "io", "keys", "kind", "override"}
+_OF_VOLUMES |= {"policies", "reader"}
+
+
+def _refuse_unknown_readers(reader: Mapping[str, Any]) -> None:
+    from ...volumes import custom_backends
+
+    names = format_options() | _OF_VOLUMES
+    unknown = [name for name in reader if name not in names]
+    if not unknown or custom_backends():  # backends of the user have options of their own
+        return
+    near = closest(unknown[0], names, 0.7)
+    do = f"Did you mean --reader {near[0]}=?" if near else "Leave it out."
+    raise UsageError(f"no format has the option {unknown[0]!r} of --reader", do=do)
 
 
 # Messages never quote a text that does not parse: it may hold a secret.

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.errors import SampleError, UnknownFormat, UsageError, VolumeNotFound
+from .cures import is_name_of_object
 from .options import place as place_of_text
 from .options import positive, store_options
 from .printing import print_json, print_table, warnings_as_remarks
 from .targets import (
     add_target,
     attribute_of,
-    is_name_of_object,
     open_target,
     opening,
     refuse_denied,
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.patch and len(arguments.patch) not in (1, 3):
         raise UsageError(f"--patch takes one number or three, got {len(arguments.patch)}")
-    with warnings_as_remarks():
+    with warnings_as_remarks(arguments):
         _refuse_unwritable(arguments.destination or "")
         source = open_target(arguments.target, arguments)
         model = _model_of(arguments.model, _device_of(arguments.device))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from .cures import in_options
+
 
 def remark(text: object) -> None:
     """Print a line for the user on stderr, apart from the results on stdout."""
@@ -20,13 +23,13 @@ def remark(text: object) -> None:
 
 
 @contextmanager
-def warnings_as_remarks() -> Iterator[None]:
-    """Print each warning inside the block as one remark, without a line of this package."""
+def warnings_as_remarks(arguments: argparse.Namespace) -> Iterator[None]:
+    """Print each warning inside the block as one remark, in words of the command."""
     with warnings.catch_warnings():
         texts: set[str] = set()
 
         def show(message: Warning | str, *_: Any) -> None:
-            text = str(message)
+            text = in_options(arguments, str(message))
             if text not in texts:
                 texts.add(text)
                 remark(text)

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     document = read_json(arguments.record, store_options(arguments, arguments.record))
     metas = document if isinstance(document, list) else [document]
     is_meta = all(isinstance(one, Mapping) and "sources" in one for one in metas) and bool(metas)
-    with warnings_as_remarks():
+    with warnings_as_remarks(arguments):
         if arguments.pipe is not None:
             batch = _batch_of_chain(arguments, document, metas if is_meta else None)
         elif is_meta:

@@ -63,7 +63,7 @@ def _folds(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the folds, and print their sizes."""
-    with warnings_as_remarks():
+    with warnings_as_remarks(arguments):
         cases = _cases_in(open_target(arguments.target, arguments))
         if arguments.table is not None:
             cases = _with_columns(cases, arguments.table)
