@@ -15,6 +15,7 @@ import inspect
 import os
 import re
 import warnings
+import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,12 @@ from .targets import (
 )
 
 _RESULTS = ("argmax", "softmax", "sigmoid", "logits")
+_PICKLE = b"\x80"  # the first byte of its protocols
+_OTHER_FILES = {".onnx": "ONNX", ".safetensors": "weights, without their net"}
+_MODEL_CURE = (
+    "Write the net by torch.jit.save() or, as .pt2, by torch.export.save(). Or give module:NAME of "
+    "a function that builds the net and loads its weights."
+)
 _BATCH_AXES = 5  # (B, C, I, J, K)
 
 
@@ -115,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
             overwrite=arguments.overwrite,
             storage_options=store_options(arguments, arguments.target, place),
         )
-    by_case = {"": results} if is_one else dict(results.items())
+    by_case = {_case_of(source): results} if is_one else dict(results.items())
     rows = [
         {"case": case, "path": volume.name, "shape": list(volume.shape), "dtype": str(volume.dtype)}
         for case, volume in by_case.items()
@@ -138,6 +145,13 @@ def _refuse_unwritable(place: str) -> None:
     if place:
         with wrong_use(UnknownFormat):
             refuse_unwritable(place)
+
+
+def _case_of(source: Any) -> str:
+    """Return the name of the case that ``vp.predict()`` makes of one volume."""
+    from ...datapipes.iter import from_cases
+
+    return next(str(name) for name, _ in from_cases([{"image": source}]).each_case())
 
 
 def _three(patch: Sequence[int]) -> tuple[int, ...]:
@@ -180,8 +194,10 @@ def _model_of(text: str, device: Any) -> Any:
         return thing.to(device) if isinstance(thing, torch.nn.Module) else thing
     refuse_denied(text)
     if not os.path.isfile(text):
-        msg = f"there is no model {text}."
-        raise VolumeNotFound(msg, do="Give a file of TorchScript or torch.export, or module:NAME.")
+        what = f"the model {text} is a folder" if os.path.isdir(text) else f"there is no {text}"
+        do = "Give a file of TorchScript or torch.export, or module:NAME."
+        raise VolumeNotFound(f"{what}.", do=do)
+    _refuse_other_files(text)
     try:
         if text.lower().endswith(".pt2"):
             return _exported_model(torch.export.load(text), device)
@@ -190,9 +206,28 @@ def _model_of(text: str, device: Any) -> Any:
             load: Any = torch.jit.load
             return load(text, map_location=device).eval()
     except (RuntimeError, ValueError, OSError, KeyError) as error:
-        event = f"{text} is no model of TorchScript or torch.export: {error}".partition("\n")[0]
-        do = "Write it by torch.jit.save() or torch.export.save(), or give module:NAME."
-        raise SampleError(event, do=do) from error
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        event = f"{text} is no model of TorchScript or torch.export: {reason}"
+        raise SampleError(event, do=_MODEL_CURE) from error
+
+
+def _refuse_other_files(path: str) -> None:
+    """Raise ``SampleError`` for a pickle, and for files of other known kinds."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix == ".py":
+        msg = f"{path} is a file of Python, and no model"
+        raise SampleError(msg, do=f"Name an object in it: {path}:net.")
+    with open(path, "rb") as file:
+        is_pickle = file.read(1) == _PICKLE
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = {os.path.basename(name) for name in archive.namelist()}
+        is_pickle = "data.pkl" in names and "constants.pkl" not in names
+    if is_pickle:
+        msg = f"{path} is a pickle, as torch.save() writes it, and loading one can run any code"
+        raise SampleError(msg, do=_MODEL_CURE)
+    if suffix in _OTHER_FILES:
+        raise SampleError(f"{path} is a file of {_OTHER_FILES[suffix]}", do=_MODEL_CURE)
 
 
 def _exported_model(program: Any, device: Any) -> Any:
