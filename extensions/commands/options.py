@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from ...core.errors import UsageError
 from ...core.suggest import closest
-from ...storage.location import is_url
+from ...storage.location import is_url, local_path
 from .cures import format_options, is_name_of_object, reword
 
 
@@ -90,6 +91,27 @@ def place(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("the text is empty; write . for the current folder")
     return text
+
+
+def output_file(*suffixes: str) -> Callable[[str], str]:
+    """Return a parser of the file to write: its suffix is one of some, and its folder exists."""
+
+    def file(text: str) -> str:
+        if not text.lower().endswith(suffixes):
+            msg = f"{text} ends with none of {', '.join(suffixes)}"
+            raise argparse.ArgumentTypeError(msg)
+        if is_url(text):
+            return text
+        path = local_path(text)
+        if os.path.isdir(path):
+            raise argparse.ArgumentTypeError(f"{text} is a folder; name a file in it")
+        folder = os.path.dirname(path)
+        if folder and not os.path.isdir(folder):
+            msg = f"there is no folder {folder}; create it first, or name another"
+            raise argparse.ArgumentTypeError(msg)
+        return text
+
+    return file
 
 
 def positive(kind: type[float], *, or_zero: bool = False) -> Callable[[str], float]:

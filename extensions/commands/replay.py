@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import BadState, SampleError, StateMismatch, UsageError
-from .options import add_store_options, positive, store_options
+from ...storage.location import local_path
+from .options import add_store_options, output_file, positive, store_options
 from .printing import print_json, print_table, remark, warnings_as_remarks
 from .targets import object_of
 
@@ -35,8 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=none_too, metavar="N", help=about)
     about = "the epoch (default: that of the record)"
     parser.add_argument("--epoch", type=none_too, metavar="N", help=about)
-    about = "draw the batch into this file (.png; needs matplotlib)"
-    parser.add_argument("--preview", nargs="?", const=Path("replay.png"), type=Path, help=about)
+    about = "draw the batch by matplotlib: .png, .svg or .pdf (default without FILE: replay.png)"
+    kind = output_file(".png", ".svg", ".pdf")
+    parser.add_argument(
+        "--preview", nargs="?", const="replay.png", type=kind, metavar="FILE", help=about
+    )
     about = "keys that hold labels, where there is no --pipe (default: those of open_volume())"
     parser.add_argument("--labels", nargs="+", metavar="KEY", help=about)
     add_store_options(parser)
@@ -61,7 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
             msg = "a state holds no chain"
             raise UsageError(msg, do="Give the chain that it was taken of: --pipe module:NAME.")
     is_same = not is_meta or arguments.pipe is None or _has_draws(batch, metas)
-    place = None if arguments.preview is None else str(_draw(batch, arguments.preview))
+    place = (
+        None
+        if arguments.preview is None
+        else str(_draw(batch, Path(local_path(arguments.preview))))
+    )
     _print(batch, place, is_same, as_json=arguments.json)
     return 0 if is_same else 1
 

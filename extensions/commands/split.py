@@ -25,7 +25,7 @@ from ...core.errors import DestinationExists, SampleError, UsageError
 from ...core.redact import public_name
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path
-from .options import positive
+from .options import output_file, positive
 from .printing import print_json, print_table, warnings_as_remarks
 from .targets import add_target, open_target
 
@@ -49,8 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "lists of from_decathlon(), splits_final.json, or names (default: %(default)s)"
     forms = ("decathlon", "nnunet", "names")
     parser.add_argument("--format", choices=forms, default="decathlon", help=about)
-    about = "the file to write (default: split.json, and none with --json)"
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=about)
+    about = "the file to write, .json (default: split.json, and none with --json)"
+    kind = output_file(".json")
+    parser.add_argument("-o", "--output", type=kind, metavar="FILE", help=about)
     parser.add_argument("--overwrite", action="store_true", help="replace another split in FILE")
 
 
@@ -76,7 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _refuse_equal_names(cases)
     document = _document(cases, folds, arguments.folds, arguments.format)
-    output = arguments.output or (None if arguments.json else Path("split.json"))
+    place = arguments.output or (None if arguments.json else "split.json")
+    output = None if place is None else Path(local_path(place))
     if output is not None:
         _write(output, document, overwrite=arguments.overwrite)
     if arguments.json:
