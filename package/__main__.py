@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from . import __version__
 from .core.errors import UsageError, VoxpipeError
 from .core.redact import public_text
+from .core.suggest import closest
 from .first_use import extensions, load
 
 # Exit statuses of shells for SIGINT and SIGPIPE: 128 + the number of the signal.
@@ -133,6 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run_command(sys.argv[1:] if arguments is None else arguments)
         finally:
             sys.stdout.flush()
+    except KeyboardInterrupt:  # while the module of the command is imported
+        _remark("stopped.")
+        return _SIGINT_EXIT
     except OSError as error:
         status = _SIGPIPE_EXIT
         if not isinstance(error, BrokenPipeError):
@@ -148,6 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prepare_outputs() -> None:
     """Escape characters that the encoding of an output lacks, and replace closed outputs."""
+    with suppress(AttributeError, OSError, ValueError):  # PYTHONUNBUFFERED hides errors of --help
+        sys.stdout.reconfigure(write_through=False)  # type: ignore[union-attr]
     for name, descriptor, mode in (("stdout", 1, os.O_RDONLY), ("stderr", 2, os.O_WRONLY)):
         if getattr(sys, name) is None:  # a command without output shall still run
             null = os.open(os.devnull, mode)  # writes to a read-only stdout fail at its flush
@@ -161,6 +167,16 @@ def _prepare_outputs() -> None:
 def _run_command(arguments: Sequence[str]) -> int:
     top = parser()
     top.is_json = _asks_for_json(arguments)
+    if not arguments:
+        top.print_help(sys.stderr)
+        return _USAGE_EXIT
+    if arguments[0] == "help" and "help" not in top.points:
+        arguments = [*arguments[1:], "--help"]
+    first = arguments[0]
+    if not first.startswith("-") and first not in top.points:
+        near = closest(first, top.points, 0.5)
+        did = f"did you mean {near[0]}?" if near else "voxpipe --help lists the commands"
+        top.error(f"there is no command {first!r}; {did}")
     options, rest = top.parse_known_args(arguments)
     if unknown := getattr(options, "take_rest", _leave)(options, rest):
         top.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from ...core.errors import MissingDependency, UsageError
 from ...storage.location import local_path
 from .options import output_file
-from .printing import print_json, warnings_as_remarks
+from .printing import print_json, warnings_as_remarks, write_whole
 from .targets import add_target, open_chain
 
 # Languages by the suffixes of their files.
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif form == "mermaid" and suffix == ".md":
         text = f"```mermaid\n{text}\n```"
     if output is not None:
-        output.write_text(f"{text}\n", encoding="utf-8")
+        write_whole(output, f"{text}\n")
     if arguments.json:
         place = None if output is None else str(output)
         print_json({"format": form, "file": place, "graph": text})

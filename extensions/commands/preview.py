@@ -17,7 +17,7 @@ from typing import Any
 from ...core.errors import LikelyLabel, SampleError
 from ...storage.location import local_path
 from .options import output_file, positive, store_options
-from .printing import print_json, remark
+from .printing import print_json, remark, write_whole
 from .targets import add_target, open_target
 
 _SUFFIXES = (".png", ".html", ".svg", ".pdf")
@@ -49,9 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not pairs:
         raise SampleError(f"{arguments.target} has no item.", do="Check the folder or the chain.")
     if output.suffix.lower() == ".html":
-        output.write_text(page_of_pairs(pairs, arguments.target), encoding="utf-8")
+        write_whole(output, page_of_pairs(pairs, arguments.target))
     else:
-        figure_of_pairs(pairs).savefig(output, dpi=100)
+        write_whole(output, figure_of_pairs(pairs))
     if arguments.json:
         print_json({"file": str(output), "items": [pair.after.title for pair in pairs]})
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import os
@@ -10,10 +11,12 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...storage.disk_cache import write_beside
 from .cures import in_options
 
 
@@ -47,6 +50,26 @@ def print_json(document: Any) -> None:
     except UnicodeEncodeError:  # the escapes of JSON, not those of the terminal
         text = json.dumps(own, indent=2, allow_nan=False)
     print(text)
+
+
+def write_whole(path: Path, content: Any) -> None:
+    """Write a text, or a figure of matplotlib by the suffix; no partial file is ever at ``path``.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written; the error has its name.
+    """
+    if isinstance(content, str):
+        data = content.encode()
+    else:
+        buffer = io.BytesIO()
+        content.savefig(buffer, format=path.suffix[1:].lower(), dpi=100)
+        data = buffer.getvalue()
+    try:
+        write_beside(path, [data])
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _json_of(thing: Any) -> Any:

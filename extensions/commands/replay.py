@@ -21,7 +21,7 @@ import numpy as np
 from ...core.errors import BadState, SampleError, StateMismatch, UsageError
 from ...storage.location import local_path
 from .options import add_store_options, output_file, positive, store_options
-from .printing import print_json, print_table, remark, warnings_as_remarks
+from .printing import print_json, print_table, remark, warnings_as_remarks, write_whole
 from .targets import object_of
 
 
@@ -174,5 +174,5 @@ def _draw(batch: Mapping[str, Any], place: Path) -> Path:
     """Draw the batch as ``vp.show()`` does; return the file."""
     from ..pictures.figures import show
 
-    show(batch).savefig(place, dpi=100)
+    write_whole(place, show(batch))
     return place

@@ -26,7 +26,7 @@ from ...core.redact import public_name
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path
 from .options import output_file, positive
-from .printing import print_json, print_table, warnings_as_remarks
+from .printing import print_json, print_table, warnings_as_remarks, write_whole
 from .targets import add_target, open_target
 
 Case = dict[str, Any]
@@ -313,4 +313,4 @@ def _write(output: Path, document: Mapping[str, Any] | list[Any], *, overwrite: 
     if output.exists() and not overwrite and output.read_text(encoding="utf-8") != text:
         msg = f"{output} holds another split"
         raise DestinationExists(msg, do="Give another -o FILE, or --overwrite.")
-    output.write_text(text, encoding="utf-8")
+    write_whole(output, text)

@@ -149,6 +149,28 @@ def test_wrong_use_is_a_document_too(others, capsys, arguments):
     assert json.loads(capsys.readouterr().out)["error"]["type"] == "UsageError"
 
 
+def test_help_as_a_word_and_without_a_command(capsys):
+    """As in git; without a command the help is on stderr, with the status of wrong use."""
+    for arguments, mark in ((["help"], "commands:"), (["help", "info"], "usage: voxpipe info")):
+        with pytest.raises(SystemExit) as ended:
+            program.main(arguments)
+        assert ended.value.code == 0
+        assert mark in capsys.readouterr().out
+    assert program.main([]) == 2
+    told = capsys.readouterr()
+    assert (told.out, "commands:" in told.err) == ("", True)
+
+
+@pytest.mark.parametrize("arguments", [["infoo"], ["help", "infoo"], ["exlpain"]])
+def test_a_command_that_does_not_exist(capsys, arguments):
+    """The closest one is named."""
+    with pytest.raises(SystemExit) as ended:
+        program.main(arguments)
+    assert ended.value.code == 2
+    near = "explain" if "exlpain" in arguments else "info"
+    assert f"did you mean {near}?" in capsys.readouterr().err
+
+
 def test_what_an_encoding_lacks_is_escaped(others, monkeypatch, tmp_path):
     """By backslashes in text, and as JSON does it in documents."""
     np.save(tmp_path / "n\N{LATIN SMALL LETTER E WITH ACUTE}.npy", np.zeros((2, 2, 2)))
@@ -165,8 +187,8 @@ def test_an_output_that_cannot_be_written_is_one_error(tmp_path):
     """A closed one, and a full disk: status 1 and no traceback."""
     np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
     command = f"{sys.executable} -m voxpipe info {tmp_path / 'a.npy'}"
-    for redirection in (">&-", ">/dev/full"):
-        environment = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    for redirection, unbuffered in ((">&-", ""), (">/dev/full", ""), ("--help >/dev/full", "1")):
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
         done = subprocess.run(
             ["sh", "-c", f"{command} {redirection}"],
             stderr=subprocess.PIPE,

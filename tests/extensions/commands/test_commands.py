@@ -401,3 +401,28 @@ def test_demo_shows_each_step(tmp_path, document):
     assert "equal, bit for bit" in texts[3]
     assert "the same one" in texts[4]
     assert "100.00 %" in texts[5]
+
+
+def test_an_interrupted_file_is_absent(tmp_path, monkeypatch, capsys):
+    """Status 130, and neither the file nor a part of it."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("voxpipe.storage.disk_cache.os.fsync", interrupt)
+    for line in ("graph my_chain.py:pipe -o g.dot", "split scans --folds 2 -o s.json"):
+        *words, name = line.split()
+        assert main([*words, str(tmp_path / name)]) == 130
+    assert list(tmp_path.iterdir()) == []
+    assert "stopped" in capsys.readouterr().err
+
+
+def test_an_interrupted_import_has_no_traceback(monkeypatch, capsys):
+    """Commands are imported when they are given."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("voxpipe.__main__.load", interrupt)
+    assert main(["info", "none.nii"]) == 130
+    assert capsys.readouterr().err == "voxpipe: stopped.\n"
