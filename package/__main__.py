@@ -27,6 +27,7 @@ from .first_use import extensions, load
 # Exit statuses of shells for SIGINT and SIGPIPE: 128 + the number of the signal.
 _SIGINT_EXIT, _SIGPIPE_EXIT = 130, 141
 _BAD_DATA_EXIT, _USAGE_EXIT = 1, 2
+_STATUSES = "exit status: 0 good, 1 bad data or a failure, 2 wrong use, 130 stopped by Ctrl-C"
 # Commands that continue after an interruption.
 _CONTINUABLE = ("convert", "index", "predict")
 _WRITABLE = "Check who may write there, or choose another place."
@@ -70,7 +71,7 @@ class _CommandParser(_Parser):
         if module is None:  # the warning of the entry point has the reason
             self.error(f"the command {self.point.name} cannot be imported")
         self.description, _, example = (module.__doc__ or "").strip().partition("\n\nexample: ")
-        self.epilog = f"example: {example}" if example else None
+        self.epilog = f"{_STATUSES}\n\nexample: {example}" if example else _STATUSES
         about = "print one JSON document on stdout, and nothing else"
         self.add_argument("--json", action="store_true", help=about)
         module.add_arguments(self)

@@ -19,16 +19,17 @@ from .cures import format_options, is_name_of_object, reword
 def add_store_options(command: argparse.ArgumentParser) -> None:
     """Add the options of a format, as of ``open_volume()``, and of a store to a command."""
     pairs: Any = {"type": _pair, "action": "append", "default": [], "metavar": "KEY=VALUE"}
-    about = "an option of open_volume() for the format, VALUE as below: --reader dataset=ct, "
-    command.add_argument("--reader", **pairs, help=f"{about}--reader level=1; may be repeated")
+    value = "VALUE is JSON, or else a text; may be repeated"
+    about = "an option of open_volume() for the format: --reader dataset=ct --reader level=1; "
+    command.add_argument("--reader", **pairs, help=about + value)
     about = (
         "for URLs: storage_options as a JSON object, or a file that holds one, which other "
         'users of the machine cannot see: \'{"endpoint_url": "https://..."}\' (default: what the '
         "environment says)"
     )
     command.add_argument("--storage-options", type=_object, default={}, metavar="JSON", help=about)
-    about = "one of them; VALUE is JSON, or else a text: --option anon=true; may be repeated"
-    command.add_argument("--option", **pairs, help=about)
+    about = "one of the storage_options: --option anon=true; "
+    command.add_argument("--option", **pairs, help=about + value)
     command.set_defaults(reword=reword, actions=command._actions)
 
 

@@ -62,12 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--blend", choices=blends, default="gaussian", help="weights of overlaps")
     about = "function of the blended output (default: %(default)s)"
     parser.add_argument("--result", choices=_RESULTS, default="argmax", help=about)
-    parser.add_argument("--key", help="key of the volume (default: image, or the only image)")
+    parser.add_argument(
+        "--key", metavar="KEY", help="key of the volume (default: image, or the only image)"
+    )
     about = "mirror windows along all axes and average: eight times the work"
     parser.add_argument("--mirror", action="store_true", help=about)
     parser.add_argument("--batch", type=whole, metavar="N", help="windows of a batch (default: 1)")
     none_too = positive(int, or_zero=True)
-    about = "processes that read windows (default: 0)"
+    about = "worker processes that read windows (default: 0)"
     parser.add_argument("--workers", type=none_too, metavar="N", help=about)
     about = "device of the model, such as cuda:0 (default: cuda if there is one, else cpu)"
     parser.add_argument("--device", help=about)

@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "number of folds (default: %(default)s)"
     parser.add_argument("--folds", type=_folds, default=5, metavar="N", help=about)
     about = "seed of the random order (default: %(default)s)"
-    parser.add_argument("--seed", type=positive(int, or_zero=True), default=0, help=about)
+    none_too = positive(int, or_zero=True)
+    parser.add_argument("--seed", type=none_too, default=0, metavar="N", help=about)
     about = "column whose equal values stay in one fold, such as the patient"
     parser.add_argument("--group", metavar="COLUMN", help=about)
     about = "column whose values have equal proportions in every fold, such as the diagnosis"
