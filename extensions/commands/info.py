@@ -72,7 +72,7 @@ def _print_all(target: Any, arguments: argparse.Namespace) -> int:
 
 def _row_of(facts: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
     cells = facts | {"shape": _times(facts["shape"]), "chunks": _times(facts["chunks"])}
-    cells["spacing"] = facts["lengths"] or f"{_times(f'{n:.6g}' for n in facts['spacing'])} mm"
+    cells["spacing"] = facts["lengths"] or f"{_times(f'{n:.6g}' for n in facts['spacing_mm'])} mm"
     return [*(str(cells[name]) for name in columns), _size(facts["stored_bytes"])]
 
 
@@ -89,7 +89,7 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
         "shape": list(volume.shape),
         "axes": "CIJK",
         "names_axes": volume.names_axes,
-        "spacing": list(volume.spacing),
+        "spacing_mm": list(volume.spacing),
         "unit": header.file_unit,
         "lengths": volume.lengths,
         "orientation": orientation_of(volume.affine),
@@ -192,7 +192,7 @@ def _access(access: str) -> str:
 
 
 def _spacing_of(facts: dict[str, Any]) -> str:
-    plain = " x ".join(f"{length:.6g}" for length in facts["spacing"])
+    plain = " x ".join(f"{length:.6g}" for length in facts["spacing_mm"])
     unit = facts["unit"]
     if not unit:
         return f"{plain} mm (no unit in the file)"
