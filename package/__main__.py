@@ -84,6 +84,19 @@ class _Program(_Parser):
 
     points = _NO_POINTS
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if not args:
+            self.print_help(sys.stderr)
+            self.exit(_USAGE_EXIT)
+        if args[0] == "help" and "help" not in self.points:
+            args = [*args[1:], "--help"]
+        name = args[0]
+        if not name.startswith("-") and name not in self.points:
+            near = closest(name, self.points, 0.5)
+            did = f"did you mean {near[0]}?" if near else "voxpipe --help lists the commands"
+            self.error(f"there is no command {name!r}; {did}")
+        return super().parse_known_args(args, namespace)
+
     def format_help(self) -> str:
         rows = ((name, load(point)) for name, point in sorted(self.points.items()))
         lines = [f"  {name:10} {_first_line(module)}" for name, module in rows if module]
@@ -168,16 +181,6 @@ def _prepare_outputs() -> None:
 def _run_command(arguments: Sequence[str]) -> int:
     top = parser()
     top.is_json = _asks_for_json(arguments)
-    if not arguments:
-        top.print_help(sys.stderr)
-        return _USAGE_EXIT
-    if arguments[0] == "help" and "help" not in top.points:
-        arguments = [*arguments[1:], "--help"]
-    first = arguments[0]
-    if not first.startswith("-") and first not in top.points:
-        near = closest(first, top.points, 0.5)
-        did = f"did you mean {near[0]}?" if near else "voxpipe --help lists the commands"
-        top.error(f"there is no command {first!r}; {did}")
     options, rest = top.parse_known_args(arguments)
     if unknown := getattr(options, "take_rest", _leave)(options, rest):
         top.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -156,7 +156,9 @@ def test_help_as_a_word_and_without_a_command(capsys):
             program.main(arguments)
         assert ended.value.code == 0
         assert mark in capsys.readouterr().out
-    assert program.main([]) == 2
+    with pytest.raises(SystemExit) as ended:
+        program.main([])
+    assert ended.value.code == 2
     told = capsys.readouterr()
     assert (told.out, "commands:" in told.err) == ("", True)
 
