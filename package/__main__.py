@@ -21,11 +21,13 @@ from typing import Any, NoReturn
 from . import __version__
 from .core.errors import UsageError, VoxpipeError
 from .core.redact import public_text
+from .core.suggest import closest
 from .first_use import extensions, load
 
 # Exit statuses of shells for SIGINT and SIGPIPE: 128 + the number of the signal.
 _SIGINT_EXIT, _SIGPIPE_EXIT = 130, 141
 _BAD_DATA_EXIT, _USAGE_EXIT = 1, 2
+_STATUSES = "exit status: 0 good, 1 bad data or a failure, 2 wrong use, 130 stopped by Ctrl-C"
 # Commands that continue after an interruption.
 _CONTINUABLE = ("convert", "index", "predict")
 _WRITABLE = "Check who may write there, or choose another place."
@@ -69,7 +71,7 @@ class _CommandParser(_Parser):
         if module is None:  # the warning of the entry point has the reason
             self.error(f"the command {self.point.name} cannot be imported")
         self.description, _, example = (module.__doc__ or "").strip().partition("\n\nexample: ")
-        self.epilog = f"example: {example}" if example else None
+        self.epilog = f"{_STATUSES}\n\nexample: {example}" if example else _STATUSES
         about = "print one JSON document on stdout, and nothing else"
         self.add_argument("--json", action="store_true", help=about)
         module.add_arguments(self)
@@ -81,6 +83,19 @@ class _Program(_Parser):
     """The parser of the program; it imports every command only for its help."""
 
     points = _NO_POINTS
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if not args:
+            self.print_help(sys.stderr)
+            self.exit(_USAGE_EXIT)
+        if args[0] == "help" and "help" not in self.points:
+            args = [*args[1:], "--help"]
+        name = args[0]
+        if not name.startswith("-") and name not in self.points:
+            near = closest(name, self.points, 0.5)
+            did = f"did you mean {near[0]}?" if near else "voxpipe --help lists the commands"
+            self.error(f"there is no command {name!r}; {did}")
+        return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
         rows = ((name, load(point)) for name, point in sorted(self.points.items()))
@@ -133,6 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run_command(sys.argv[1:] if arguments is None else arguments)
         finally:
             sys.stdout.flush()
+    except KeyboardInterrupt:  # while the module of the command is imported
+        _remark("stopped.")
+        return _SIGINT_EXIT
     except OSError as error:
         status = _SIGPIPE_EXIT
         if not isinstance(error, BrokenPipeError):
@@ -148,6 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prepare_outputs() -> None:
     """Escape characters that the encoding of an output lacks, and replace closed outputs."""
+    with suppress(AttributeError, OSError, ValueError):  # PYTHONUNBUFFERED hides errors of --help
+        sys.stdout.reconfigure(write_through=False)  # type: ignore[union-attr]
     for name, descriptor, mode in (("stdout", 1, os.O_RDONLY), ("stderr", 2, os.O_WRONLY)):
         if getattr(sys, name) is None:  # a command without output shall still run
             null = os.open(os.devnull, mode)  # writes to a read-only stdout fail at its flush
@@ -172,6 +192,7 @@ def _run_command(arguments: Sequence[str]) -> int:
         return _SIGINT_EXIT
     except VoxpipeError as error:
         error.origin = None  # a line of this package, not of the user
+        error = getattr(options, "reword", _leave)(options, error)
         return _fail(options, error, str(error))
     except Exception as error:
         if isinstance(error, OSError) and _is_output_closed():
@@ -179,8 +200,8 @@ def _run_command(arguments: Sequence[str]) -> int:
         return _fail(options, error, _with_place(error))
 
 
-def _leave(_: argparse.Namespace, rest: list[str]) -> list[str]:
-    return rest
+def _leave(_: argparse.Namespace, value: Any) -> Any:
+    return value
 
 
 def _with_place(error: Exception) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import quote, quote_plus, urljoin, urlsplit
+from urllib.parse import quote, quote_plus, unquote_to_bytes, urljoin, urlsplit
 
 from ..core import errors
 from ..core.redact import public_name, public_text, secrets_in, urls_in
@@ -26,7 +26,7 @@ from .remote_answers import (
 __all__ = ["absolute_place", "file_system", "is_url", "local_path", "public_name", "remote_errors"]
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+(://|::)")
-_LOCAL = re.compile(r"^(file|local)://(localhost(?=/))?", re.IGNORECASE)
+_LOCAL = re.compile(r"^(?:file|local):(?://(?:localhost(?=/))?|(?=/))", re.IGNORECASE)
 _SCHEMES = re.compile(r"(?:^|(?<=::))[A-Za-z][A-Za-z0-9+.-]+(?=://|::)")
 # pathlib.Path joins the slashes of a URL.
 _CUT_URL = re.compile(r"^(https?|ftp|s3a?|gs|gcs|az|abfss?|hdfs|memory):/[^/]", re.IGNORECASE)
@@ -46,8 +46,35 @@ def lower_schemes(location: str) -> str:
 
 
 def local_path(location: str) -> str:
-    """Return a local path, without ``file://`` and with ``~`` expanded."""
-    return os.path.expanduser(_LOCAL.sub("", location))
+    """Return a local path, without ``file://`` and its percent escapes, with ``~`` expanded.
+
+    Raises
+    ------
+    SampleError
+        A URL names two files: one with its escapes decoded, and one as it is written.
+    """
+    path = _LOCAL.sub("", location)
+    if path != location and "%" in path:
+        path = _without_escapes(path, location)
+    return os.path.expanduser(path)
+
+
+def _without_escapes(path: str, url: str) -> str:
+    """Return the decoded path of a URL, or the path as it is if only that exists, as of fsspec."""
+    plain = os.fsdecode(unquote_to_bytes(os.fsencode(path)))
+    if "\0" in plain:  # which no file system has
+        return path
+    # The names after a wildcard are not compared.
+    raw, place = (
+        fixed_folder(text)[0] if WILDCARD.search(text) and not os.path.lexists(text) else text
+        for text in (path, plain)
+    )
+    if place == raw or not os.path.lexists(raw):
+        return plain
+    if os.path.lexists(place):
+        msg = f"{url} names two: {place} by the escapes of URLs, and {raw} without them."
+        raise errors.SampleError(msg, do="Give the path, without file://.")
+    return path
 
 
 WILDCARD = re.compile(r"(?<!\[)[*?]|\[(?![*?[]\])(?<!\[\[)")
@@ -186,12 +213,14 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
                 do="Write it with %2F for /, %3F for ?, %23 for # and %5C for a backslash, or give "
                 "the password in storage_options.",
             )
+    parts = url.split("::")  # an archive may be a local file
+    url = "::".join(f"file://{local_path(x)}" if _LOCAL.match(x) else x for x in parts)
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_REDACTING_FILTER)  # repeated calls add it once
     if "::" not in url and "fo" not in options:
         check_base(url, options)
     with remote_errors(url, options):
-        system, path = fsspec.core.url_to_fs(_LOCAL.sub(r"\1://", url), **options)
+        system, path = fsspec.core.url_to_fs(url, **options)
     # fsspec keeps each file system with its listings for the life of the process.
     system.invalidate_cache()
     return system, path

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "numbers of worker processes to forecast (default: 0 1 2 4; of a loader its own rows)"
     none_too = positive(int, or_zero=True)
     parser.add_argument("--workers", type=none_too, default=[], **count, help=about)
-    about = "the same of threads (ThreadReadingService); with --workers 0 they are measured, too"
+    about = "numbers of threads to forecast (ThreadReadingService); measured, too, with --workers 0"
     parser.add_argument("--threads", type=whole, default=[], **count, help=about)
     about = "time for which each part is measured, in seconds (default: as loader.measure())"
     parser.add_argument("--seconds", type=number, metavar="S", help=about)
@@ -80,8 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+# Fields of the costs of a batch that are no times.
+_NO_SECONDS = ("items", "bytes_read", "bytes_decoded", "remote", "at_once", "alone")
+
+
 def _document_of(measurement: Any, workers: Sequence[int], threads: Sequence[int]) -> Any:
-    """Return seconds per batch of each part, and the forecast of each number of makers."""
+    """Return a batch, the seconds of its parts, and the forecast of each number of makers."""
     rows: list[dict[str, Any]] = []
     rows += [] if workers or threads else [{"workers": None, "threads": None}]
     rows += [{"workers": count, "threads": None} for count in workers]
@@ -91,8 +95,10 @@ def _document_of(measurement: Any, workers: Sequence[int], threads: Sequence[int
         outlook = measurement.forecast(row["workers"], threads=row["threads"])
         rate = outlook.batches_per_second * items
         forecasts.append(row | {"patches_per_second": rate, "limit": outlook.limit})
-    costs = asdict(measurement.costs)
-    return {"batch_seconds": costs, "forecasts": forecasts, "notes": measurement.notes}
+    seconds = asdict(measurement.costs)
+    batch = {name: seconds.pop(name) for name in _NO_SECONDS}
+    own = {"batch": batch, "batch_seconds": seconds}
+    return own | {"forecasts": forecasts, "notes": measurement.notes}
 
 
 def _measure(chain: Any, service: Any, arguments: argparse.Namespace) -> Any:

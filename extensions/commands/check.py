@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser, "data", f"{place}, one volume, or a glob (in quotes) of volumes or folders"
     )
     whole, number = positive(int), positive(float)
-    about = "processes (default: %(default)s)"
+    about = "worker processes (default: %(default)s)"
     parser.add_argument("--workers", type=whole, default=2, metavar="N", help=about)
     about = "decode every voxel too: finds damage inside files"
     parser.add_argument("--voxels", action="store_true", help=about)
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(document_of(report))
     else:
-        print(str(report).replace("voxels=True", "--voxels"))
+        print(report)
     remark_likely_labels(report)
     if not arguments.voxels:
         remark("headers only; --voxels also finds damage inside of files")

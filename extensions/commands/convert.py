@@ -12,12 +12,12 @@ import argparse
 import os
 from typing import Any
 
-from ...core.errors import UnknownFormat, VoxpipeError
+from ...core.errors import UnknownFormat, UsageError, VoxpipeError
+from .cures import is_name_of_object, reword
 from .options import add_store_options, place, positive, store_options
 from .printing import print_json, remark
 from .targets import (
     LISTS,
-    is_name_of_object,
     open_target,
     refuse_denied,
     volume_of_planes,
@@ -60,13 +60,17 @@ def run(arguments: argparse.Namespace) -> int:
         with wrong_use(UnknownFormat):
             refuse_other_formats(arguments.destination)
     jobs = _jobs(arguments)
+    if [place for _, place in jobs] == [arguments.destination]:
+        _refuse_other_suffix(arguments.destination)
     copies, failures = [], []
     for volume, destination in jobs:
         source = volume.name
         try:
             result = _convert(volume, destination, arguments, store)
         except VoxpipeError as error:
-            error.do = error.do.replace("overwrite=True", "--overwrite")
+            error = reword(arguments, error)
+            if isinstance(error, UsageError):
+                raise error from None
             failures.append({"source": source, "error": type(error).__name__, "reason": str(error)})
             remark(error)
         else:
@@ -78,6 +82,17 @@ def run(arguments: argparse.Namespace) -> int:
     if failures and len(jobs) > 1:
         remark(f"{len(failures)} of {len(jobs)} volumes were not converted")
     return 1 if failures else 0
+
+
+def _refuse_other_suffix(place: str) -> None:
+    """Raise ``UsageError`` if the name of a copy has a suffix that is no format's."""
+    from ...volumes.conversion.volume_file import writer_of
+
+    stem, suffix = os.path.splitext(place.rstrip("/"))
+    is_suffix = suffix[1:2].isalpha() and suffix[1:].isalnum()  # not that of scan-1.2
+    if is_suffix and suffix.lower() != ".zarr" and writer_of(place) is None:
+        msg = f"sharded zarr is written, and {place} has another suffix"
+        raise UsageError(msg, do=f"Call it {stem}.nii.zarr.")
 
 
 def _jobs(arguments: argparse.Namespace) -> list[tuple[Any, str]]:

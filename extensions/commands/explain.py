@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 
+from .cures import in_options, refuse_unknown_options
 from .printing import print_json, warnings_as_remarks
 from .targets import add_target, open_chain
 
@@ -26,11 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation of the loader of the chain; return 1 if no patch can be planned."""
-    with warnings_as_remarks(), open_chain(arguments.target, arguments) as loader:
-        text = loader.explain(measure=arguments.measure)
+    with warnings_as_remarks(arguments), open_chain(arguments.target, arguments) as loader:
+        chain, bad, reason = loader.explain(measure=arguments.measure).partition(_BAD_PLAN)
+        refuse_unknown_options(arguments, {arguments.target: reason})
+        text = chain + bad + "\n".join(_lines_of_command(arguments, reason.split("\n")))
         if arguments.json:
             schemes = {key: scheme.explain() for key, scheme in loader.schemes().items()}
             print_json({"explain": text, "schemes": schemes})
         else:
             print(text)
     return int(_BAD_PLAN in text)
+
+
+def _lines_of_command(arguments: argparse.Namespace, lines: list[str]) -> list[str]:
+    """Return the lines of an error with options of the command; pipes stay as they are written."""
+    return [x if x.lstrip().startswith("at ") else in_options(arguments, x) for x in lines]

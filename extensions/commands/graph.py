@@ -13,10 +13,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from ...core.errors import MissingDependency
-from .printing import print_json, warnings_as_remarks
+from ...core.errors import MissingDependency, UsageError
+from ...storage.location import local_path
+from .options import output_file
+from .printing import print_json, warnings_as_remarks, write_whole
 from .targets import add_target, open_chain
 
+# Languages by the suffixes of their files.
+_FORMS = {".md": "mermaid", ".mmd": "mermaid", ".dot": "dot", ".gv": "dot", ".svg": "svg"}
 _SECONDS = 60.0  # for the layout of a graph of hundreds of pipes
 
 
@@ -27,27 +31,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "language of the drawing (default: that of the file, else mermaid)"
     parser.add_argument("--format", choices=forms, help=about)
     about = "the file to write (.md, .mmd, .dot, .gv or .svg), instead of stdout"
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=about)
+    kind = output_file(*_FORMS)
+    parser.add_argument("-o", "--output", type=kind, metavar="FILE", help=about)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print or write the drawing."""
-    suffix = "" if arguments.output is None else arguments.output.suffix.lower()
-    by_suffix = {".dot": "dot", ".gv": "dot", ".svg": "svg"}
-    form = arguments.format or by_suffix.get(suffix, "mermaid")
-    with warnings_as_remarks(), open_chain(arguments.target, arguments) as loader:
+    output = None if arguments.output is None else Path(local_path(arguments.output))
+    suffix = "" if output is None else output.suffix.lower()
+    form = arguments.format or _FORMS.get(suffix, "mermaid")
+    if output is not None and form != _FORMS[suffix]:
+        msg = f"{output} is a file of {_FORMS[suffix]}, and --format is {form}"
+        raise UsageError(msg, do="Leave --format out, or give another suffix.")
+    with warnings_as_remarks(arguments), open_chain(arguments.target, arguments) as loader:
         text = loader.to_mermaid() if form == "mermaid" else loader.to_dot()
     if form == "svg":
         text = _svg_of(text)
     elif form == "mermaid" and suffix == ".md":
         text = f"```mermaid\n{text}\n```"
-    if arguments.output is not None:
-        arguments.output.write_text(f"{text}\n", encoding="utf-8")
+    if output is not None:
+        write_whole(output, f"{text}\n")
     if arguments.json:
-        place = None if arguments.output is None else str(arguments.output)
+        place = None if output is None else str(output)
         print_json({"format": form, "file": place, "graph": text})
     else:
-        print(text if arguments.output is None else arguments.output)
+        print(text if output is None else output)
     return 0
 
 

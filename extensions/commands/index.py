@@ -13,7 +13,7 @@ import argparse
 from dataclasses import asdict
 
 from ...core.validate import count_text
-from .options import add_store_options
+from .options import add_store_options, output_file
 from .printing import print_json, remark
 from .targets import add_patterns, remark_likely_labels, report_of
 
@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "path or URL, .parquet or .json (default: manifest.json; manifest.parquet for more than "
     )
     about += "50,000 volumes, if pyarrow is installed)"
-    parser.add_argument("-o", "--output", metavar="FILE", help=about)
+    kind = output_file(".parquet", ".json")
+    parser.add_argument("-o", "--output", type=kind, metavar="FILE", help=about)
     about = "read headers only; normalize() will compute what it needs"
     parser.add_argument("--no-statistics", dest="statistics", action="store_false", help=about)
     add_store_options(parser)

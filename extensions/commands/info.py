@@ -17,10 +17,11 @@ import numpy as np
 
 from ...core.errors import VoxpipeError
 from ...volumes.scheme import size_text
+from .cures import in_options, refuse_unknown_options
 from .options import positive
 from .printing import print_facts, print_json, print_table, remark, warnings_as_remarks
 from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes, times_of
-from .targets import add_target, open_target, volumes_in, wrong_use
+from .targets import add_target, open_target, volumes_in
 
 _LETTERS = ("LR", "PA", "IS")
 
@@ -36,11 +37,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the facts of every volume of the target; return 1 if one cannot be opened."""
     from ...volumes import Volume
 
-    with warnings_as_remarks():
+    with warnings_as_remarks(arguments):
         target = open_target(arguments.target, arguments)
         if isinstance(target, Volume):
-            with wrong_use(VoxpipeError, text="unknown option"):
-                facts = facts_of(target, arguments.patch)
+            facts = facts_of(target, arguments.patch)
             if arguments.json:
                 print_json(facts)
             else:
@@ -57,9 +57,11 @@ def _print_all(target: Any, arguments: argparse.Namespace) -> int:
             rows.append(where | facts_of(volume, arguments.patch, with_scheme=False))
         except (VoxpipeError, OSError, ValueError) as error:
             errors.append(where | {"path": volume.name, "error": type(error).__name__})
-            errors[-1]["reason"] = str(error)
-            if not arguments.json:
-                remark(f"{case}/{key}: {type(error).__name__}: {error}")
+            errors[-1]["reason"] = in_options(arguments, str(error))
+    refuse_unknown_options(arguments, {one["path"]: one["reason"] for one in errors})
+    if not arguments.json:
+        for one in errors:
+            remark(f"{one['case']}/{one['key']}: {one['error']}: {one['reason']}")
     if arguments.json:
         print_json({"volumes": rows, "bad": errors})
     elif rows:
@@ -70,7 +72,7 @@ def _print_all(target: Any, arguments: argparse.Namespace) -> int:
 
 def _row_of(facts: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
     cells = facts | {"shape": _times(facts["shape"]), "chunks": _times(facts["chunks"])}
-    cells["spacing"] = facts["lengths"] or f"{_times(f'{n:.6g}' for n in facts['spacing'])} mm"
+    cells["spacing"] = facts["lengths"] or f"{_times(f'{n:.6g}' for n in facts['spacing_mm'])} mm"
     return [*(str(cells[name]) for name in columns), _size(facts["stored_bytes"])]
 
 
@@ -87,7 +89,7 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
         "shape": list(volume.shape),
         "axes": "CIJK",
         "names_axes": volume.names_axes,
-        "spacing": list(volume.spacing),
+        "spacing_mm": list(volume.spacing),
         "unit": header.file_unit,
         "lengths": volume.lengths,
         "orientation": orientation_of(volume.affine),
@@ -190,7 +192,7 @@ def _access(access: str) -> str:
 
 
 def _spacing_of(facts: dict[str, Any]) -> str:
-    plain = " x ".join(f"{length:.6g}" for length in facts["spacing"])
+    plain = " x ".join(f"{length:.6g}" for length in facts["spacing_mm"])
     unit = facts["unit"]
     if not unit:
         return f"{plain} mm (no unit in the file)"

@@ -4,34 +4,65 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...storage.location import is_url
+from ...core.errors import UsageError
+from ...core.suggest import closest
+from ...storage.location import is_url, local_path
+from .cures import format_options, is_name_of_object, reword
 
 
 def add_store_options(command: argparse.ArgumentParser) -> None:
     """Add the options of a format, as of ``open_volume()``, and of a store to a command."""
     pairs: Any = {"type": _pair, "action": "append", "default": [], "metavar": "KEY=VALUE"}
-    about = "an option of open_volume() for the format, VALUE as below: --reader dataset=ct, "
-    command.add_argument("--reader", **pairs, help=f"{about}--reader level=1; may be repeated")
+    value = "VALUE is JSON, or else a text; may be repeated"
+    about = "an option of open_volume() for the format: --reader dataset=ct --reader level=1; "
+    command.add_argument("--reader", **pairs, help=about + value)
     about = (
         "for URLs: storage_options as a JSON object, or a file that holds one, which other "
         'users of the machine cannot see: \'{"endpoint_url": "https://..."}\' (default: what the '
         "environment says)"
     )
     command.add_argument("--storage-options", type=_object, default={}, metavar="JSON", help=about)
-    about = "one of them; VALUE is JSON, or else a text: --option anon=true; may be repeated"
-    command.add_argument("--option", **pairs, help=about)
+    about = "one of the storage_options: --option anon=true; "
+    command.add_argument("--option", **pairs, help=about + value)
+    command.set_defaults(reword=reword, actions=command._actions)
 
 
 def store_options(arguments: argparse.Namespace, *places: str) -> dict[str, Any]:
-    """Return the options of the store; none if no place is a URL."""
+    """Return the options of the store; none if no place is a URL.
+
+    Raises
+    ------
+    UsageError
+        No format has an option that ``--reader`` names.
+    """
+    if arguments.reader and not any(map(is_name_of_object, places)):
+        _refuse_unknown_readers(dict(arguments.reader))
     if not any(map(is_url, places)):
         return {}
     return {**arguments.storage_options, **dict(arguments.option)}
+
+
+# Arguments of ``Volume`` and ``open_volume()``, which are not of a format.
+_OF_VOLUMES = {"affine", "axis_map", "channels", "follow", "io", "keys", "kind", "override"}
+_OF_VOLUMES |= {"policies", "reader"}
+
+
+def _refuse_unknown_readers(reader: Mapping[str, Any]) -> None:
+    from ...volumes import custom_backends
+
+    names = format_options() | _OF_VOLUMES
+    unknown = [name for name in reader if name not in names]
+    if not unknown or custom_backends():  # backends of the user have options of their own
+        return
+    near = closest(unknown[0], names, 0.7)
+    do = f"Did you mean --reader {near[0]}=?" if near else "Leave it out."
+    raise UsageError(f"no format has the option {unknown[0]!r} of --reader", do=do)
 
 
 # Messages never quote a text that does not parse: it may hold a secret.
@@ -61,6 +92,27 @@ def place(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("the text is empty; write . for the current folder")
     return text
+
+
+def output_file(*suffixes: str) -> Callable[[str], str]:
+    """Return a parser of the file to write: its suffix is one of some, and its folder exists."""
+
+    def file(text: str) -> str:
+        if not text.lower().endswith(suffixes):
+            msg = f"{text} ends with none of {', '.join(suffixes)}"
+            raise argparse.ArgumentTypeError(msg)
+        if is_url(text):
+            return text
+        path = local_path(text)
+        if os.path.isdir(path):
+            raise argparse.ArgumentTypeError(f"{text} is a folder; name a file in it")
+        folder = os.path.dirname(path)
+        if folder and not os.path.isdir(folder):
+            msg = f"there is no folder {folder}; create it first, or name another"
+            raise argparse.ArgumentTypeError(msg)
+        return text
+
+    return file
 
 
 def positive(kind: type[float], *, or_zero: bool = False) -> Callable[[str], float]:

@@ -15,17 +15,18 @@ import inspect
 import os
 import re
 import warnings
+import zipfile
 from collections.abc import Sequence
 from typing import Any
 
 from ...core.errors import SampleError, UnknownFormat, UsageError, VolumeNotFound
+from .cures import is_name_of_object
 from .options import place as place_of_text
 from .options import positive, store_options
 from .printing import print_json, print_table, warnings_as_remarks
 from .targets import (
     add_target,
     attribute_of,
-    is_name_of_object,
     open_target,
     opening,
     refuse_denied,
@@ -33,6 +34,12 @@ from .targets import (
 )
 
 _RESULTS = ("argmax", "softmax", "sigmoid", "logits")
+_PICKLE = b"\x80"  # the first byte of its protocols
+_OTHER_FILES = {".onnx": "ONNX", ".safetensors": "weights, without their net"}
+_MODEL_CURE = (
+    "Write the net by torch.jit.save() or, as .pt2, by torch.export.save(). Or give module:NAME of "
+    "a function that builds the net and loads its weights."
+)
 _BATCH_AXES = 5  # (B, C, I, J, K)
 
 
@@ -55,12 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--blend", choices=blends, default="gaussian", help="weights of overlaps")
     about = "function of the blended output (default: %(default)s)"
     parser.add_argument("--result", choices=_RESULTS, default="argmax", help=about)
-    parser.add_argument("--key", help="key of the volume (default: image, or the only image)")
+    parser.add_argument(
+        "--key", metavar="KEY", help="key of the volume (default: image, or the only image)"
+    )
     about = "mirror windows along all axes and average: eight times the work"
     parser.add_argument("--mirror", action="store_true", help=about)
     parser.add_argument("--batch", type=whole, metavar="N", help="windows of a batch (default: 1)")
     none_too = positive(int, or_zero=True)
-    about = "processes that read windows (default: 0)"
+    about = "worker processes that read windows (default: 0)"
     parser.add_argument("--workers", type=none_too, metavar="N", help=about)
     about = "device of the model, such as cuda:0 (default: cuda if there is one, else cpu)"
     parser.add_argument("--device", help=about)
@@ -83,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.patch and len(arguments.patch) not in (1, 3):
         raise UsageError(f"--patch takes one number or three, got {len(arguments.patch)}")
-    with warnings_as_remarks():
+    with warnings_as_remarks(arguments):
         _refuse_unwritable(arguments.destination or "")
         source = open_target(arguments.target, arguments)
         model = _model_of(arguments.model, _device_of(arguments.device))
@@ -115,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
             overwrite=arguments.overwrite,
             storage_options=store_options(arguments, arguments.target, place),
         )
-    by_case = {"": results} if is_one else dict(results.items())
+    by_case = {_case_of(source): results} if is_one else dict(results.items())
     rows = [
         {"case": case, "path": volume.name, "shape": list(volume.shape), "dtype": str(volume.dtype)}
         for case, volume in by_case.items()
@@ -138,6 +147,13 @@ def _refuse_unwritable(place: str) -> None:
     if place:
         with wrong_use(UnknownFormat):
             refuse_unwritable(place)
+
+
+def _case_of(source: Any) -> str:
+    """Return the name of the case that ``vp.predict()`` makes of one volume."""
+    from ...datapipes.iter import from_cases
+
+    return next(str(name) for name, _ in from_cases([{"image": source}]).each_case())
 
 
 def _three(patch: Sequence[int]) -> tuple[int, ...]:
@@ -180,8 +196,10 @@ def _model_of(text: str, device: Any) -> Any:
         return thing.to(device) if isinstance(thing, torch.nn.Module) else thing
     refuse_denied(text)
     if not os.path.isfile(text):
-        msg = f"there is no model {text}."
-        raise VolumeNotFound(msg, do="Give a file of TorchScript or torch.export, or module:NAME.")
+        what = f"the model {text} is a folder" if os.path.isdir(text) else f"there is no {text}"
+        do = "Give a file of TorchScript or torch.export, or module:NAME."
+        raise VolumeNotFound(f"{what}.", do=do)
+    _refuse_other_files(text)
     try:
         if text.lower().endswith(".pt2"):
             return _exported_model(torch.export.load(text), device)
@@ -190,9 +208,28 @@ def _model_of(text: str, device: Any) -> Any:
             load: Any = torch.jit.load
             return load(text, map_location=device).eval()
     except (RuntimeError, ValueError, OSError, KeyError) as error:
-        event = f"{text} is no model of TorchScript or torch.export: {error}".partition("\n")[0]
-        do = "Write it by torch.jit.save() or torch.export.save(), or give module:NAME."
-        raise SampleError(event, do=do) from error
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        event = f"{text} is no model of TorchScript or torch.export: {reason}"
+        raise SampleError(event, do=_MODEL_CURE) from error
+
+
+def _refuse_other_files(path: str) -> None:
+    """Raise ``SampleError`` for a pickle, and for files of other known kinds."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix == ".py":
+        msg = f"{path} is a file of Python, and no model"
+        raise SampleError(msg, do=f"Name an object in it: {path}:net.")
+    with open(path, "rb") as file:
+        is_pickle = file.read(1) == _PICKLE
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = {os.path.basename(name) for name in archive.namelist()}
+        is_pickle = "data.pkl" in names and "constants.pkl" not in names
+    if is_pickle:
+        msg = f"{path} is a pickle, as torch.save() writes it, and loading one can run any code"
+        raise SampleError(msg, do=_MODEL_CURE)
+    if suffix in _OTHER_FILES:
+        raise SampleError(f"{path} is a file of {_OTHER_FILES[suffix]}", do=_MODEL_CURE)
 
 
 def _exported_model(program: Any, device: Any) -> Any:

@@ -14,9 +14,10 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import LikelyLabel, SampleError, UsageError
-from .options import positive, store_options
-from .printing import print_json, remark
+from ...core.errors import LikelyLabel, SampleError
+from ...storage.location import local_path
+from .options import output_file, positive, store_options
+from .printing import print_json, remark, write_whole
 from .targets import add_target, open_target
 
 _SUFFIXES = (".png", ".html", ".svg", ".pdf")
@@ -30,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = (
         "where to write: .png, .svg or .pdf by matplotlib, .html without it (default: %(default)s)"
     )
-    parser.add_argument("-o", "--output", default="preview.png", metavar="FILE", help=about)
+    kind = output_file(*_SUFFIXES)
+    parser.add_argument(
+        "-o", "--output", type=kind, default="preview.png", metavar="FILE", help=about
+    )
     parser.add_argument("--open", action="store_true", help="open the file in a browser")
 
 
@@ -38,19 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the picture, and print its path."""
     from ..pictures.preview import figure_of_pairs, page_of_pairs
 
-    output = Path(arguments.output)
-    if output.suffix.lower() not in _SUFFIXES:
-        msg = f"{output} is no picture: its name ends with none of {', '.join(_SUFFIXES)}."
-        raise UsageError(msg, do="Write -o preview.png or -o preview.html.")
+    output = Path(local_path(arguments.output))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelyLabel)
         pairs = _pairs_of(arguments)
     if not pairs:
         raise SampleError(f"{arguments.target} has no item.", do="Check the folder or the chain.")
     if output.suffix.lower() == ".html":
-        output.write_text(page_of_pairs(pairs, arguments.target), encoding="utf-8")
+        write_whole(output, page_of_pairs(pairs, arguments.target))
     else:
-        figure_of_pairs(pairs).savefig(output, dpi=100)
+        write_whole(output, figure_of_pairs(pairs))
     if arguments.json:
         print_json({"file": str(output), "items": [pair.after.title for pair in pairs]})
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
 import math
 import os
@@ -9,9 +11,13 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ...storage.disk_cache import write_beside
+from .cures import in_options
 
 
 def remark(text: object) -> None:
@@ -20,13 +26,13 @@ def remark(text: object) -> None:
 
 
 @contextmanager
-def warnings_as_remarks() -> Iterator[None]:
-    """Print each warning inside the block as one remark, without a line of this package."""
+def warnings_as_remarks(arguments: argparse.Namespace) -> Iterator[None]:
+    """Print each warning inside the block as one remark, in words of the command."""
     with warnings.catch_warnings():
         texts: set[str] = set()
 
         def show(message: Warning | str, *_: Any) -> None:
-            text = str(message)
+            text = in_options(arguments, str(message))
             if text not in texts:
                 texts.add(text)
                 remark(text)
@@ -44,6 +50,26 @@ def print_json(document: Any) -> None:
     except UnicodeEncodeError:  # the escapes of JSON, not those of the terminal
         text = json.dumps(own, indent=2, allow_nan=False)
     print(text)
+
+
+def write_whole(path: Path, content: Any) -> None:
+    """Write a text, or a figure of matplotlib by the suffix; no partial file is ever at ``path``.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written; the error has its name.
+    """
+    if isinstance(content, str):
+        data = content.encode()
+    else:
+        buffer = io.BytesIO()
+        content.savefig(buffer, format=path.suffix[1:].lower(), dpi=100)
+        data = buffer.getvalue()
+    try:
+        write_beside(path, [data])
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _json_of(thing: Any) -> Any:

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import BadState, SampleError, StateMismatch, UsageError
-from .options import add_store_options, positive, store_options
-from .printing import print_json, print_table, remark, warnings_as_remarks
+from ...storage.location import local_path
+from .options import add_store_options, output_file, positive, store_options
+from .printing import print_json, print_table, remark, warnings_as_remarks, write_whole
 from .targets import object_of
 
 
@@ -35,8 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=none_too, metavar="N", help=about)
     about = "the epoch (default: that of the record)"
     parser.add_argument("--epoch", type=none_too, metavar="N", help=about)
-    about = "draw the batch into this file (.png; needs matplotlib)"
-    parser.add_argument("--preview", nargs="?", const=Path("replay.png"), type=Path, help=about)
+    about = "draw the batch by matplotlib: .png, .svg or .pdf (default without FILE: replay.png)"
+    kind = output_file(".png", ".svg", ".pdf")
+    parser.add_argument(
+        "--preview", nargs="?", const="replay.png", type=kind, metavar="FILE", help=about
+    )
     about = "keys that hold labels, where there is no --pipe (default: those of open_volume())"
     parser.add_argument("--labels", nargs="+", metavar="KEY", help=about)
     add_store_options(parser)
@@ -49,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     document = read_json(arguments.record, store_options(arguments, arguments.record))
     metas = document if isinstance(document, list) else [document]
     is_meta = all(isinstance(one, Mapping) and "sources" in one for one in metas) and bool(metas)
-    with warnings_as_remarks():
+    with warnings_as_remarks(arguments):
         if arguments.pipe is not None:
             batch = _batch_of_chain(arguments, document, metas if is_meta else None)
         elif is_meta:
@@ -61,7 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
             msg = "a state holds no chain"
             raise UsageError(msg, do="Give the chain that it was taken of: --pipe module:NAME.")
     is_same = not is_meta or arguments.pipe is None or _has_draws(batch, metas)
-    place = None if arguments.preview is None else str(_draw(batch, arguments.preview))
+    place = (
+        None
+        if arguments.preview is None
+        else str(_draw(batch, Path(local_path(arguments.preview))))
+    )
     _print(batch, place, is_same, as_json=arguments.json)
     return 0 if is_same else 1
 
@@ -166,5 +174,5 @@ def _draw(batch: Mapping[str, Any], place: Path) -> Path:
     """Draw the batch as ``vp.show()`` does; return the file."""
     from ..pictures.figures import show
 
-    show(batch).savefig(place, dpi=100)
+    write_whole(place, show(batch))
     return place

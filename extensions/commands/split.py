@@ -25,8 +25,8 @@ from ...core.errors import DestinationExists, SampleError, UsageError
 from ...core.redact import public_name
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path
-from .options import positive
-from .printing import print_json, print_table, warnings_as_remarks
+from .options import output_file, positive
+from .printing import print_json, print_table, warnings_as_remarks, write_whole
 from .targets import add_target, open_target
 
 Case = dict[str, Any]
@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "number of folds (default: %(default)s)"
     parser.add_argument("--folds", type=_folds, default=5, metavar="N", help=about)
     about = "seed of the random order (default: %(default)s)"
-    parser.add_argument("--seed", type=positive(int, or_zero=True), default=0, help=about)
+    none_too = positive(int, or_zero=True)
+    parser.add_argument("--seed", type=none_too, default=0, metavar="N", help=about)
     about = "column whose equal values stay in one fold, such as the patient"
     parser.add_argument("--group", metavar="COLUMN", help=about)
     about = "column whose values have equal proportions in every fold, such as the diagnosis"
@@ -49,8 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "lists of from_decathlon(), splits_final.json, or names (default: %(default)s)"
     forms = ("decathlon", "nnunet", "names")
     parser.add_argument("--format", choices=forms, default="decathlon", help=about)
-    about = "the file to write (default: split.json, and none with --json)"
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=about)
+    about = "the file to write, .json (default: split.json, and none with --json)"
+    kind = output_file(".json")
+    parser.add_argument("-o", "--output", type=kind, metavar="FILE", help=about)
     parser.add_argument("--overwrite", action="store_true", help="replace another split in FILE")
 
 
@@ -63,7 +65,7 @@ def _folds(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the folds, and print their sizes."""
-    with warnings_as_remarks():
+    with warnings_as_remarks(arguments):
         cases = _cases_in(open_target(arguments.target, arguments))
         if arguments.table is not None:
             cases = _with_columns(cases, arguments.table)
@@ -76,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _refuse_equal_names(cases)
     document = _document(cases, folds, arguments.folds, arguments.format)
-    output = arguments.output or (None if arguments.json else Path("split.json"))
+    place = arguments.output or (None if arguments.json else "split.json")
+    output = None if place is None else Path(local_path(place))
     if output is not None:
         _write(output, document, overwrite=arguments.overwrite)
     if arguments.json:
@@ -311,4 +314,4 @@ def _write(output: Path, document: Mapping[str, Any] | list[Any], *, overwrite: 
     if output.exists() and not overwrite and output.read_text(encoding="utf-8") != text:
         msg = f"{output} holds another split"
         raise DestinationExists(msg, do="Give another -o FILE, or --overwrite.")
-    output.write_text(text, encoding="utf-8")
+    write_whole(output, text)

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ...core.errors import (
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path, public_name
 from ..microscopy.tiff_sequence import SUFFIXES, is_pattern
+from .cures import findings_in_options, is_name_of_object
 from .options import add_store_options, store_options
 from .options import place as place_of_text
 from .printing import remark
@@ -149,13 +151,6 @@ def refuse_denied(text: str) -> None:
         raise AccessDenied(msg, do="Check who may read it and the folders above it.") from error
     except (OSError, ValueError):  # later errors name the closest path
         return
-
-
-def is_name_of_object(text: str) -> bool:
-    """Return whether a text is ``module:NAME``, and no path or URL."""
-    module, _, name = text.rpartition(":")
-    is_name = bool(module) and name.isidentifier()
-    return is_name and not is_url(text) and not os.path.exists(text)
 
 
 def attribute_of(text: str) -> Any:
@@ -321,8 +316,8 @@ def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
     from ...volumes import Volume
 
     target = open_target(text, arguments)
-    if isinstance(target, Volume):
-        target = [{"image": target}]
+    if isinstance(target, Volume):  # its options are those of the command already
+        target = DataLoader2(_opening_one(target, arguments), seed=0)
     if not isinstance(target, DataLoader2):
         is_list = isinstance(target, (list, tuple))
         if not (is_pipe(target) or is_list):
@@ -333,6 +328,13 @@ def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
         target = DataLoader2(pipe if has_name and not is_list else opening(pipe, arguments), seed=0)
     with target as loader:
         yield loader
+
+
+def _opening_one(volume: Any, arguments: argparse.Namespace) -> Any:
+    from ...diagnosing.check_data import pipe_of
+
+    own = {} if arguments.labels is None else {"labels": arguments.labels}
+    return pipe_of([{"image": volume}], None).open_volume(**own)
 
 
 def opening(pipe: Any, arguments: argparse.Namespace) -> Any:
@@ -373,8 +375,8 @@ def report_of(
     run: Any, options: argparse.Namespace, data: str, *places: str | None, **own: Any
 ) -> Any:
     """Run a function over volumes with the common options of two commands."""
-    store = store_options(options, data, *options.patterns, *filter(None, places))
     cases = _cases_of_object(data)
+    store = store_options(options, data, *options.patterns, *filter(None, places))
     if cases is None:
         cases = cases_of(data, options.patterns, store, options.optional)
     reader = dict(options.reader)
@@ -385,7 +387,8 @@ def report_of(
     own |= {} if options.labels is None else {"labels": options.labels}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
-        return run(cases, *places, storage_options=store, **own, **reader)
+        report = run(cases, *places, storage_options=store, **own, **reader)
+    return replace(report, findings=tuple(findings_in_options(options, report.findings)))
 
 
 def _name_of_planes(text: str) -> str:

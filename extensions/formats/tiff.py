@@ -24,7 +24,13 @@ from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS
 from ...core.call_site import shorten, warn
-from ...core.errors import BadHeader, LikelyMistake, UnknownFormat, VolumeNotFound
+from ...core.errors import (
+    BadHeader,
+    LikelyMistake,
+    UnknownFormat,
+    VolumeNotFound,
+    VoxpipeError,
+)
 from ...core.locks import ForkSafeLock
 from ...core.lru_cache import cached_property
 from ...core.native_library import free_of_lock
@@ -492,13 +498,15 @@ _SERIOUS = re.compile(
     rf"page offset|offset to page|tag list|series|circular|TiffTag ({_LAYOUT_TAGS})\b"
 )
 _LOGGER = "tifffile"
+# Without a handler of the user, Python would print its records to the terminal.
+logging.getLogger(_LOGGER).addHandler(logging.NullHandler())
 _LEVELS = ForkSafeLock()
 
 
 @contextmanager
 def raise_complaints(name: str) -> Iterator[None]:
     """Raise tifffile's logged errors on the layout of a file, in this thread, as ``BadHeader``."""
-    # Its other messages are logged as usual.
+    # Its other messages are logged as usual. An error of the library names their consequence only.
     logger, thread, messages = logging.getLogger(_LOGGER), threading.get_ident(), list[str]()
 
     def listen(record: logging.LogRecord) -> bool:
@@ -515,6 +523,9 @@ def raise_complaints(name: str) -> Iterator[None]:
         logger.addFilter(listen)
         try:
             yield
+        except Exception as error:
+            if isinstance(error, VoxpipeError) or not messages:
+                raise
         finally:
             logger.removeFilter(listen)
             logger.setLevel(before)
@@ -535,13 +546,13 @@ def open_tiff(
     with file.open() as stream, library_errors(f"the tags of {name} make no sense"):
         # By its path, so that the other files of an OME-TIFF are found in its folder.
         source: Any = file.path if isinstance(file, LocalStoredFile) else _Tags(stream, name)
-        with tifffile.TiffFile(source, name=name.rpartition("/")[2]) as tiff:
+        base = name.rpartition("/")[2]
+        with raise_complaints(name), tifffile.TiffFile(source, name=base) as tiff:
             # A missing file is reported with its missing planes.
             for reference in named_files(tiff) if is_local else ():
                 with suppress(VolumeNotFound):
                     file.beside(reference)
-            with raise_complaints(name):
-                image = read_tiff(tiff, level, series, name)
+            image = read_tiff(tiff, level, series, name)
         if not is_local:  # a store of one object, whose name is empty
             image = replace(image, files=("",) * len(image.files))
         names = image.axes if axes is None else check_axes(axes, image.shape, name)

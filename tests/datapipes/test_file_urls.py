@@ -193,3 +193,57 @@ def test_a_lost_archive_of_any_part_is_named(inside, tmp_path):
     if inside:
         with pytest.raises(VolumeReadError, match=f"zip://{inside}::.*a.zip( holds no zarr|)"):
             _ = vp.Volume(f"zip://{inside}::{tmp_path}/a.zip").shape
+
+
+@pytest.mark.parametrize(
+    ("name", "escape"),
+    [
+        ("a b.npy", "a%20b.npy"),
+        ("a#b.npy", "a%23b.npy"),
+        ("a#b.npy", "a#b.npy"),
+        ("a?b.npy", "a%3Fb.npy"),
+        ("a?b.npy", "a?b.npy"),
+        ("100%.npy", "100%25.npy"),
+        ("100%.npy", "100%.npy"),
+        ("a%20b.npy", "a%2520b.npy"),
+        ("a%20b.npy", "a%20b.npy"),  # as of fsspec, where no file has the decoded name
+        ("\N{LATIN SMALL LETTER A WITH DIAERESIS}.npy", "%C3%A4.npy"),
+        ("d e/a.npy", "d%20e/a.npy"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["file://", "file://localhost", "FILE:"])
+def test_escapes_of_a_file_url(tmp_path, name, escape, scheme):
+    """Decoded as in any URL; a plain path with the same text stays as it is."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    np.save(tmp_path / name, np.ones((2, 3, 4)))
+
+    assert vp.Volume(f"{scheme}{tmp_path}/{escape}").shape == (1, 2, 3, 4)
+    assert vp.Volume(str(tmp_path / name)).shape == (1, 2, 3, 4)
+    close_volumes()
+
+
+def test_escapes_in_folders_patterns_and_archives(tmp_path):
+    """Places to read, and a place to write."""
+    (tmp_path / "d e").mkdir()
+    np.save(tmp_path / "d e" / "a.npy", np.ones((2, 3, 4)))
+    with zipfile.ZipFile(tmp_path / "d e" / "z.zip", "w") as archive:
+        archive.write(tmp_path / "d e" / "a.npy", "a.npy")
+    url = f"file://{tmp_path}/d%20e"
+
+    (sample,) = vp.list_cases(image=f"{url}/*.npy").open_volume()
+    assert sample["image"].shape == (1, 2, 3, 4)
+    assert vp.Volume(f"zip://a.npy::{url}/z.zip").shape == (1, 2, 3, 4)
+    vp.convert(f"{url}/a.npy", f"{url}/o%20o.nii.zarr")
+    assert (tmp_path / "d e" / "o o.nii.zarr").is_dir()
+    close_volumes()
+
+
+def test_a_file_url_of_two_files_is_refused(tmp_path):
+    """Neither of them is opened silently, and no character ends a name."""
+    for name in ("a b.npy", "a%20b.npy"):
+        np.save(tmp_path / name, np.ones((2, 3, 4)))
+
+    with pytest.raises(SampleError, match="names two"):
+        _ = vp.Volume(f"file://{tmp_path}/a%20b.npy").shape
+    with pytest.raises(VolumeNotFound):
+        _ = vp.Volume(f"file://{tmp_path}/a%00b.npy").shape

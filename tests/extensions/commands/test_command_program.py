@@ -149,6 +149,30 @@ def test_wrong_use_is_a_document_too(others, capsys, arguments):
     assert json.loads(capsys.readouterr().out)["error"]["type"] == "UsageError"
 
 
+def test_help_as_a_word_and_without_a_command(capsys):
+    """As in git; without a command the help is on stderr, with the status of wrong use."""
+    for arguments, mark in ((["help"], "commands:"), (["help", "info"], "usage: voxpipe info")):
+        with pytest.raises(SystemExit) as ended:
+            program.main(arguments)
+        assert ended.value.code == 0
+        assert mark in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        program.main([])
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert (told.out, "commands:" in told.err) == ("", True)
+
+
+@pytest.mark.parametrize("arguments", [["infoo"], ["help", "infoo"], ["exlpain"]])
+def test_a_command_that_does_not_exist(capsys, arguments):
+    """The closest one is named."""
+    with pytest.raises(SystemExit) as ended:
+        program.main(arguments)
+    assert ended.value.code == 2
+    near = "explain" if "exlpain" in arguments else "info"
+    assert f"did you mean {near}?" in capsys.readouterr().err
+
+
 def test_what_an_encoding_lacks_is_escaped(others, monkeypatch, tmp_path):
     """By backslashes in text, and as JSON does it in documents."""
     np.save(tmp_path / "n\N{LATIN SMALL LETTER E WITH ACUTE}.npy", np.zeros((2, 2, 2)))
@@ -165,8 +189,8 @@ def test_an_output_that_cannot_be_written_is_one_error(tmp_path):
     """A closed one, and a full disk: status 1 and no traceback."""
     np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
     command = f"{sys.executable} -m voxpipe info {tmp_path / 'a.npy'}"
-    for redirection in (">&-", ">/dev/full"):
-        environment = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    for redirection, unbuffered in ((">&-", ""), (">/dev/full", ""), ("--help >/dev/full", "1")):
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
         done = subprocess.run(
             ["sh", "-c", f"{command} {redirection}"],
             stderr=subprocess.PIPE,
@@ -201,7 +225,17 @@ def test_errors_of_the_system_have_a_cure(others, capsys, monkeypatch):
         "predict my_net.py:model a.npy -o q.xyz",
         "predict my_net.py:model a.npy -o {nope}.nii.gz",
         "preview a.npy -o x.foo",
+        "preview a.npy -o nodir/x.png",
+        "graph a.npy -o g.xyz",
+        "graph a.npy -o g.svg --format dot",
+        "graph a.npy -o folder.md",
+        "split . --folds 2 -o s.csv",
+        "split . --folds 2 -o nodir/s.json",
+        "index a.npy -o m.xyz",
+        "index a.npy -o nodir/m.json",
+        "replay a.json --preview x.gif",
         "convert a.npy x.nii",
+        "convert a.npy x.xyz",
         "convert '' x.nii.zarr",
         "info ''",
         "check ''",
@@ -220,6 +254,7 @@ def test_wrong_use_has_its_status(tmp_path, monkeypatch, capsys, arguments):
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in "ab":
         np.save(f"{name}.npy", np.zeros((4, 4, 4), np.float32))
+    (tmp_path / "folder.md").mkdir()
     (tmp_path / "my_net.py").write_text("number = 3\ndef model(batch): return batch\n")
     sys.modules.pop("my_net", None)
     if "net.pt2" in arguments:
@@ -290,3 +325,41 @@ def test_info_names_channels_and_time_points(tmp_path, capsys):
     assert (facts["channel_names"], facts["times"]) == (["DAPI", "GFP"], None)
     assert program.main(["info", str(tmp_path / "t.ome.tif"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["times"] == 4
+
+
+@pytest.mark.parametrize("name", ["a.pt", "old.pth", "a.pkl", "a.pt2", "a.onnx", "a.py", "junk.pt"])
+def test_a_file_that_is_no_model(tmp_path, capsys, name):
+    """Its kind, the reason, and the three kinds of models, in two sentences."""
+    torch = pytest.importorskip("torch")
+    place = tmp_path / name
+    np.save(tmp_path / "a.npy", np.zeros((4, 4, 4), np.float32))
+    if name in ("a.py", "a.onnx", "junk.pt"):
+        place.write_text("hello")
+    else:
+        torch.save({"w": torch.zeros(1)}, place, _use_new_zipfile_serialization=name[0] == "a")
+
+    assert program.main(["predict", str(place), str(tmp_path / "a.npy"), "--json"]) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert "miniz" not in error["message"]
+    if name in ("a.pt", "old.pth", "a.pkl", "a.pt2"):
+        assert "is a pickle" in error["message"]
+        assert "run any code" in error["message"]
+    if name != "a.py":
+        assert all(each in error["do"] for each in ("jit.save", "export.save", "module:NAME"))
+
+
+def test_one_prediction_names_its_case(tmp_path, monkeypatch, capsys):
+    """As in the destination; also of a volume that Python made."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    np.save("anna.npy", np.zeros((4, 4, 4), np.float32))
+    text = "import numpy, voxpipe\ndef model(batch): return batch.repeat(1, 2, 1, 1, 1)\n"
+    text += "one = voxpipe.Volume(numpy.zeros((4, 4, 4)), affine=numpy.eye(4))\n"
+    (tmp_path / "my_case_net.py").write_text(text)
+    for target, case in (("anna.npy", "anna"), ("my_case_net.py:one", "0")):
+        line = f"predict my_case_net.py:model {target} --patch 4 -o {{case}}.nii.gz --json"
+        assert program.main(line.split()) == 0
+        (row,) = json.loads(capsys.readouterr().out)["results"]
+        assert row["case"] == case
+        assert row["path"].endswith(f"{case}.nii.gz")

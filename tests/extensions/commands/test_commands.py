@@ -1,7 +1,9 @@
 """Each command: its result, its document, its exit status, and no traceback."""
 
+import argparse
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import sys
 import nibabel
 import numpy as np
 import pytest
+from checkout import ROOT
 from disks import NOBODY, open_folder, without_permission
 
 import voxpipe as vp
@@ -99,7 +102,24 @@ def test_help_has_an_example(command, capsys):
     assert ended.value.code == 0
     text = capsys.readouterr().out
     assert "--json" in text
+    assert "exit status: 0 good" in text
     assert shlex.split(text.rpartition("example: ")[2])[:2] == ["voxpipe", command]
+
+
+def test_every_option_is_explained():
+    """Options of several commands have one meaning of their values."""
+    by_option = {}
+    for command in COMMANDS:
+        place = argparse.ArgumentParser()
+        extensions("commands", are_modules=True)[command].load().add_arguments(place)
+        for action in place._actions:
+            assert action.help
+            if action.option_strings:
+                by_option.setdefault(action.option_strings[-1], []).append(action)
+    for option in ("--reader", "--storage-options", "--option", "--optional"):
+        assert len({action.help for action in by_option[option]}) == 1
+    for option in ("--reader", "--labels", "--seed", "--overwrite", "--batch"):
+        assert len({action.metavar for action in by_option[option]}) == 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -401,3 +421,73 @@ def test_demo_shows_each_step(tmp_path, document):
     assert "equal, bit for bit" in texts[3]
     assert "the same one" in texts[4]
     assert "100.00 %" in texts[5]
+
+
+def test_an_interrupted_file_is_absent(tmp_path, monkeypatch, capsys):
+    """Status 130, and neither the file nor a part of it."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("voxpipe.storage.disk_cache.os.fsync", interrupt)
+    for line in ("graph my_chain.py:pipe -o g.dot", "split scans --folds 2 -o s.json"):
+        *words, name = line.split()
+        assert main([*words, str(tmp_path / name)]) == 130
+    assert list(tmp_path.iterdir()) == []
+    assert "stopped" in capsys.readouterr().err
+
+
+def test_an_interrupted_import_has_no_traceback(monkeypatch, capsys):
+    """Commands are imported when they are given."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("voxpipe.__main__.load", interrupt)
+    assert main(["info", "none.nii"]) == 130
+    assert capsys.readouterr().err == "voxpipe: stopped.\n"
+
+
+def test_log_lines_of_libraries_stay_away(tmp_path):
+    """An error names what tifffile logged, and its lines are not printed."""
+    tifffile = pytest.importorskip("tifffile")
+    tifffile.imwrite(tmp_path / "a.tif", np.ones((4, 5, 6), np.uint8), photometric="minisblack")
+    data = bytearray((tmp_path / "a.tif").read_bytes())
+    with tifffile.TiffFile(tmp_path / "a.tif") as file:
+        tags = file.pages[0].tags
+        places = {"a": tags["ImageWidth"].offset, "b": tags["ResolutionUnit"].offset}
+    for name, place in places.items():
+        own = bytearray(data)
+        own[place + 2 : place + 4] = (113).to_bytes(2, "little")  # a type that does not exist
+        (tmp_path / f"{name}.tif").write_bytes(own)
+    code = "import sys, voxpipe.__main__ as m; sys.exit(m.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "check", str(tmp_path), "--workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert "invalid data type 113" in done.stdout
+    assert done.stdout.endswith("2 checked, 1 bad\n")
+    assert done.stderr == "voxpipe: headers only; --voxels also finds damage inside of files\n"
+
+
+def test_keys_of_documents_are_those_of_the_docs(tmp_path, document):
+    """Each command that ends at once."""
+    table = (ROOT / "docs" / "command-line.md").read_text().split("| command | keys |")[1]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", table, re.MULTILINE))
+    assert rows.keys() == {*COMMANDS}
+    out = tmp_path / "out"
+    for line in (
+        "info scans/c0/ct.nii.gz",
+        "index scans -o " + str(tmp_path / "m.json"),
+        f"convert scans/c0/ct.nii.gz {out}.nii.zarr",
+        "bench scans --patch 4 --workers 0 --seconds 0.01",
+        "explain my_chain.py:pipe",
+        "graph my_chain.py:pipe",
+        f"preview scans/c0/ct.nii.gz -o {out}.html",
+        f"cache --folder {tmp_path}",
+        "doctor",
+    ):
+        keys = document(*line.split())[1].keys()
+        names = set(re.findall(r"`(\w+)`", rows[line.split()[0]]))
+        some = {"info": {"volumes", "bad"}}.get(line.split()[0], set())
+        assert names - some <= keys
+        assert some or keys == names
