@@ -98,7 +98,8 @@ def facts_of_patch(patch: LazyPatch) -> Rows:
         rows.append(("spacing", f"{' x '.join(f'{s:.4g}' for s in patch.spacing[:count])} mm"))
         rows.append(("steps", describe_patch(patch)))
         rows.append(("reads", patch.explain()))
-        rows += [(f"drew {name}", text) for name, text in draws_of(patch.draws, streams_in_plane(patch))]
+        pairs = draws_of(patch.draws, streams_in_plane(patch))
+        rows += [(f"drew {name}", text) for name, text in pairs]
     except Exception as error:  # a table must not end a notebook's cell
         rows.append(("error", f"{type(error).__name__}: {error}"))
     return rows

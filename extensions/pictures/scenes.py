@@ -118,9 +118,7 @@ def scenes_of(thing: Any, look: Look, name: str = "") -> list[Scene]:
     array = as_numpy(thing)
     if array.ndim == 5:
         titles = (f"{name or 'item'} {number}" for number in range(MOST_ITEMS))
-        return [
-            _scene(title, {"": one}, look) for title, one in zip(titles, array, strict=False)
-        ]
+        return [_scene(title, {"": one}, look) for title, one in zip(titles, array, strict=False)]
     return [_scene(name, {"": array}, look)]
 
 
