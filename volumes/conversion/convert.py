@@ -389,7 +389,7 @@ def known_version(volume: Any) -> str:
                 files = getattr(part.probe(), "files", ()) if source.path else ()
             paths = {source.path, *(getattr(file, "path", "") for file in files)} - {""}
             # A folder changes with the labels that are added; its stamp lists the others.
-            files_only = (path for path in sorted(paths) if not os.path.isdir(path))
+            files_only = filter(os.path.isfile, sorted(paths))
             changes += [(path, os.stat(path).st_ctime_ns) for path in files_only]
             changes += [file.content_key for file in files]
     return content_key(version_of(volume), tuple(changes))
