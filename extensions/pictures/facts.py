@@ -17,7 +17,15 @@ from ...spatial import LazyPatch
 from ...spatial.lazy.patch_report import asks_voxels, describe_patch, sources_of
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import coarser_levels, has_statistics
-from .planes import LOCAL_BYTES, axis_names, bytes_text, has_directions, is_remote, orientation
+from .planes import (
+    LOCAL_BYTES,
+    axis_names,
+    bytes_text,
+    has_directions,
+    has_pixels,
+    is_remote,
+    orientation,
+)
 
 Rows = list[tuple[str, str]]
 """Names and texts of facts."""
@@ -62,8 +70,10 @@ def _facts_of_header(volume: Volume) -> Iterator[tuple[str, str]]:
     disk = "" if header.disk_dtype == volume.dtype else f", stored as {header.disk_dtype.str}"
     yield "type", f"{volume.dtype}{disk}"
     in_unit = f"  ({volume.lengths})" if volume.lengths and header.file_unit != "mm" else ""
-    yield "spacing", f"{' x '.join(f'{s:.4g}' for s in volume.spacing)} mm{in_unit}"
-    if has_directions(affine):
+    in_pixels = has_pixels(volume)
+    in_mm = f"{' x '.join(f'{s:.4g}' for s in volume.spacing)} mm{in_unit}"
+    yield "spacing", volume.lengths if in_pixels else in_mm
+    if has_directions(affine) and not in_pixels:
         origin = ", ".join(f"{v:.4g}" for v in affine[:3, 3])
         yield "axes", f"{orientation(affine)}, first voxel at {origin} mm"
     size = math.prod(header.shape) * header.disk_dtype.itemsize
