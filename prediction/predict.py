@@ -30,7 +30,13 @@ from ..graph import Pipe, Rule, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.outputs import Activation
-from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key, refuse_shared
+from ..stitching.stitched_volume import (
+    MEMORY_BYTES,
+    Gathering,
+    HowToStitch,
+    chain_key,
+    refuse_shared,
+)
 from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching
 from ..storage.location import is_url, public_name
@@ -203,6 +209,8 @@ def predict(
     with ExitStack() as stack:
         stack.enter_context(_locate(origin, names_items=isinstance(source, DataLoader2)))
         by_output = _by_output(destination, head, output=output, dtype=dtype, classes=classes)
+        how = {"options": options, "overwrite": overwrite, "run": run, "is_first": ranks.is_first}
+        gathering = Gathering(source, by_output, stack=stack, **how)
         chain, is_several = _as_chain(source, by_output, key, mask, options)
         if isinstance(chain, DataLoader2):
             arguments = windowing | {"num_workers": num_workers}
@@ -226,7 +234,7 @@ def predict(
         outputs = partial(_outputs, model, chain, key, axes, heads, needs)
         results = _stitch(outputs, ranks, stitchings, bar)
         if is_several or not ranks.is_first:
-            return results if ranks.is_first else None
+            return gathering.join(results) if ranks.is_first else None
         if not results:
             raise SampleError(f"{shorten(source)} was left out, so there is no result")
         (result,) = results.values()

@@ -331,8 +331,8 @@ def publish(
 
     The coarser levels of the plan are written before.
     """
-    lead = (0,) * (len(plan.axes) - 3)
-    sums = [stored_sum(array, (*lead, *index[::-1])) or b"" for index, _ in plan.regions()]
+    counts = [-(-n // s) for n, s in zip(plan.stored_shape, plan.stored_shards, strict=True)]
+    sums = [stored_sum(array, index) or b"" for index in np.ndindex(*counts)]
     record = {**array.attrs["voxpipe"], "sums": b"".join(sums).hex()}
     array.update_attributes({"voxpipe": record})
     above = image_above(target.name)

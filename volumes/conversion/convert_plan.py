@@ -240,6 +240,7 @@ def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict
     spatial = {"type": "space", "unit": names.get(unit, "millimeter")}
     spatial = {"type": "space"} if unit == PIXEL else spatial
     kinds = {"c": {"type": "channel"}, "z": spatial, "y": spatial, "x": spatial}
+    kinds |= {"t": {"type": "time"}}
     matrix = affine_matrix(plan.header.affine)
     diagonal, origin = np.diag(matrix)[:3], matrix[:3, 3]
     # OME-Zarr has no rotation, so a translation of a rotated image would be wrong.
