@@ -78,31 +78,36 @@ def refuse_shared(destination: Any) -> None:
         raise DestinationExists(what, do="Write {case} into the destination, or give f(case).")
 
 
-class Gathering:
-    """Results that a source gathers: several cases in one volume, such as times of one image.
+class Joins:
+    """Results that a source joins: several cases in one volume, such as times of one image.
 
-    A pipe of the source may have a method ``gather_results``. It gets the destination of an output
-    and ``how``. It returns the destination of each case, and a function of the volumes by case.
-
-    Parameters
-    ----------
-    source
-        What is predicted.
-    outputs
-        Arguments of each output of the model, whose destinations are replaced.
+    A pipe of the source may have a method ``join_results``. It gets the destination of an output
+    and the other arguments. It returns the destination of each case, and a function of the volumes
+    by case, which returns the final ones. Then ``outputs`` have the destinations of the cases.
     """
 
-    def __init__(self, source: Any, outputs: Sequence[dict[str, Any]], **how: Any) -> None:
+    def __init__(
+        self,
+        source: Any,
+        outputs: Sequence[dict[str, Any]],
+        stack: ExitStack,
+        options: Mapping[str, Any],
+        overwrite: bool,
+        run: str | None,
+        is_first: bool,
+    ) -> None:
+        how: dict[str, Any] = {"stack": stack, "options": options, "overwrite": overwrite}
+        how |= {"run": run, "is_first": is_first}
         graph = getattr(source, "datapipe", source)
         pipes = list(walk(graph)) if is_pipe(graph) else []
         self._joins: list[Any] = []
-        for pipe in (one for one in pipes if hasattr(type(one), "gather_results")):
+        for pipe in (one for one in pipes if hasattr(type(one), "join_results")):
             for own in outputs:
-                own["destination"], join = pipe.gather_results(own["destination"], **how)
+                own["destination"], join = pipe.join_results(own["destination"], **how)
                 self._joins.append((own["head"], join))
 
     def join(self, results: dict[str, Any]) -> dict[str, Any]:
-        """Return the results by case, which the source has gathered."""
+        """Return the results by case, after the source has joined them."""
         for head, join in self._joins:
             volumes = {case: one if head is None else one[head] for case, one in results.items()}
             for case, volume in join(volumes).items():

@@ -27,7 +27,7 @@ from .bioio_reader import scenes_of
 from .ome_metadata import OmeNode, join
 from .ome_view import tiff_sizes
 from .result_times import IMAGE as IN_PLACE
-from .result_times import GatheredTimes
+from .result_times import JointTimes
 from .tiff_sequence import SUFFIXES, files_of_pattern, is_pattern
 
 IMAGE, LABEL = "image", "label"
@@ -192,7 +192,7 @@ class FromOme(CaseFinder):
             options["time"] = time
         return Volume(place, kind="label", storage_options=self.storage_options, **options)
 
-    def gather_results(
+    def join_results(
         self,
         destination: Any,
         *,
@@ -209,17 +209,17 @@ class FromOme(CaseFinder):
         if len(cases) == 1 and IN_PLACE not in text:
             return destination, dict
         count = Counter(case["ome"]["image"] for case in cases)
-        known: dict[str, Mapping[str, int]] = {}
+        by_image: dict[str, Mapping[str, int]] = {}
         for case in cases:
             image = case["ome"]["image"]
-            if image not in known:
-                known[image] = {**_sizes_of(case[IMAGE]), "t": count[image]}
+            if image not in by_image:
+                by_image[image] = {**_sizes_of(case[IMAGE]), "t": count[image]}
         rows = [
-            (case[CASE], case["ome"]["image"], case["ome"]["time"], known[case["ome"]["image"]])
+            (case[CASE], case["ome"]["image"], case["ome"]["time"], by_image[case["ome"]["image"]])
             for case in cases
         ]
         how: dict[str, Any] = {"is_first": is_first, "overwrite": overwrite}
-        times = GatheredTimes(text, rows, stack, options, keeps_parts=bool(run), **how)
+        times = JointTimes(text, rows, stack, options, keeps_parts=bool(run), **how)
         return times.place_of, times.join
 
     def data_texts(self) -> Iterator[str]:

@@ -120,18 +120,11 @@ class Place:
         return TimePlan(**usual, times=self.sizes["t"], has_channels=has_channels)
 
 
-class GatheredTimes:
+class JointTimes:
     """The destinations of the cases of ``from_ome()``, and their results.
 
-    Parameters
-    ----------
-    destination
-        A place. ``{image}`` in it is the path of the image below the root. ``{case}`` also has
-        the time.
-    cases
-        Name, image, time and lengths of the axes of each case.
-    stack
-        Holds the locks of the destinations.
+    ``{image}`` in the destination is the path of the image below the root. Each of ``cases`` has
+    a name, an image, a time and lengths of axes. The ``stack`` holds the locks of destinations.
     """
 
     def __init__(
@@ -147,7 +140,7 @@ class GatheredTimes:
     ) -> None:
         self._options, self._overwrite = options, overwrite
         self._paths: dict[str, str] = {}
-        self._gathered: dict[str, Place] = {}
+        self._joint: dict[str, Place] = {}
         by_path: dict[str, list[Any]] = {}
         for case in cases:
             if {".", ".."} & {*case[1].split("/")} or os.path.isabs(case[1]):
@@ -162,8 +155,8 @@ class GatheredTimes:
             _, image, _, sizes = mine[0]
             if any(other[1] != image for other in mine) or refuse_unwritable(path):
                 refuse_shared(path)
-            self._gathered[path] = Place(path, sizes, _parts(path, stack))
-            self._gathered[path].times.update((name, time) for name, _, time, _ in mine)
+            self._joint[path] = Place(path, sizes, _parts(path, stack))
+            self._joint[path].times.update((name, time) for name, _, time, _ in mine)
             if is_first:
                 refuse_no_image(path, options)
                 target = destination_of(path, options)
@@ -171,7 +164,7 @@ class GatheredTimes:
                 if check_destination(target, overwrite=overwrite):
                     target.make_way()
                 if not keeps_parts:
-                    shutil.rmtree(self._gathered[path].parts, ignore_errors=True)
+                    shutil.rmtree(self._joint[path].parts, ignore_errors=True)
 
     def place_of(self, case: str) -> str:
         """Return the destination of one case."""
@@ -179,18 +172,18 @@ class GatheredTimes:
         if path is None:
             msg = f"the case {case!r} is none of from_ome()"
             raise SampleError(msg, do="Keep the names of its cases, or give f(case).")
-        return self._gathered[path].part(case) if path in self._gathered else path
+        return self._joint[path].part(case) if path in self._joint else path
 
     def join(self, volumes: Mapping[str, Volume]) -> dict[str, Volume]:
         """Return the results of all cases, after those of several times are one group."""
         results = dict(volumes)
-        for place in self._gathered.values():
+        for place in self._joint.values():
             results |= place.join(volumes, self._options, overwrite=self._overwrite)
         return results
 
 
 def _parts(path: str, stack: ExitStack) -> str:
-    """Return the folder of the groups of single times: beside a local group."""
+    """Return the folder of the groups of single times: next to a local group."""
     if is_url(path):
         return stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
     folder, name = os.path.split(os.path.abspath(path.rstrip("/" + os.sep)))

@@ -249,8 +249,8 @@ def facts_of_batch(batch: Mapping[str, Any]) -> Rows:
     """Return a line for each entry of a batch, and one for each of its items."""
     rows = [(key, line_of(value)) for key, value in batch.items() if key != META]
     for number, meta in enumerate(batch[META]):
-        drawn = meta.get("draws", {})
-        pairs = draws_of(drawn, streams_of_batch(batch, drawn))
+        own = meta.get("draws", {})
+        pairs = draws_of(own, streams_of_batch(batch, own))
         draws = "; ".join(f"{name}: {text}" for name, text in pairs)
         rows.append((f"item {number}", f"{meta['case']}{f'   {draws}' if draws else ''}"))
     return rows

@@ -268,10 +268,10 @@ def read_planes(
         costs.append(bytes_needed(level, regions))
         if not has_limit or costs[-1] <= _limit_of(volume):
             planes = _planes(partial(_values, level), shape, affine, point, directions)
-            known = [is_physical and plane.is_placed for plane in planes]
+            flags = [is_physical and plane.is_placed for plane in planes]
             return [
                 replace(plane, level=number, is_placed=is_placed)
-                for plane, is_placed in zip(planes, known, strict=True)
+                for plane, is_placed in zip(planes, flags, strict=True)
             ]
     raise TooManyBytes(min(costs))
 

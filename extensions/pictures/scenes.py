@@ -186,8 +186,8 @@ def _scenes_of_batch(batch: Mapping[str, Any], look: Look) -> Iterator[Scene]:
             affine = np.array(source["affine"])
             axes = source["plan"].get("axes", XYZ)
             things[key] = Voxels(array, affine, _kind_of(key, array), base, axes)
-        drawn = meta.get("draws", {})
-        draws = draws_of(drawn, streams_of_batch(batch, drawn))
+        own = meta.get("draws", {})
+        draws = draws_of(own, streams_of_batch(batch, own))
         yield _scene(f"{number}: {meta['case']}", things, look, draws)
 
 
