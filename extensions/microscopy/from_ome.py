@@ -206,7 +206,7 @@ class FromOme(CaseFinder):
         if not isinstance(destination, (str, os.PathLike)):
             return destination, dict
         text, cases = os.fspath(destination), [*self.cases]
-        if len(cases) == 1 and IN_PLACE not in text:
+        if IN_PLACE not in text and (len(cases) == 1 or f"{{{CASE}}}" in text):
             return destination, dict
         count = Counter(case["ome"]["image"] for case in cases)
         by_image: dict[str, Mapping[str, int]] = {}
