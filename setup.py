@@ -50,8 +50,8 @@ def tell_user(text):
 class PlainLibrary(build_ext):
     """Names the library without the version of Python."""
 
-    def build_extension(self, ext):
-        """Build the library; tell what is lost if that fails, and continue without it."""
+    def build_extensions(self):
+        """Compile the sources of a library at once."""
         compile_sources = self.compiler.compile
 
         def compile_at_once(sources, **options):
@@ -61,6 +61,10 @@ class PlainLibrary(build_ext):
                 return list(chain.from_iterable(objects))
 
         self.compiler.compile = compile_at_once
+        super().build_extensions()
+
+    def build_extension(self, ext):
+        """Build the library; tell what is lost if that fails, and continue without it."""
         try:
             super().build_extension(ext)
         except Exception as error:

@@ -31,7 +31,7 @@ from ..spatial import (
 )
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import sources_of
-from ..spatial.ops.op import is_hard
+from ..spatial.ops.op import is_hard, refuse_third_axis
 from ..volumes import Volume
 from ..volumes.stack_source import warn_of_axes
 from .cache import Flush
@@ -111,10 +111,18 @@ class SpatialPipe(OpPipe):
         whole |= fill_plane(arguments, _RANGES.get(name, {}), may_be_range=True)
         if whole:
             self.parent = in_plane(self.parent, self.origin)
+        elif name in _ANGLES and is_in_plane(self.parent):
+            one = entries_of(arguments.get(_ANGLES[name]))  # a list of the one angle
+            whole = {_ANGLES[name]: one[0]} if len(one) == 1 else {}
+        elif name == "flip" and len(entries_of(arguments.get("p"))) == 2:
+            whole = {} if "axes" in arguments else {"axes": (0, 1)}
         return {**arguments, **whole}
 
     def hold(self, op: SpatialOp, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
         apply_sampling_arguments(self, arguments)
+        if is_in_plane(self.parent):
+            with locate_errors(self):
+                refuse_third_axis(op)
         self.steps = PipeSteps([Step(op, self.stream_names[0], self.origin, common=is_shared)])
 
     def apply(self, item: Any) -> Sample:
@@ -385,13 +393,20 @@ class ToAxesPipe(SpatialPipe, form="to_axes", op=ToAxes):
         return op.axes is None or len(op.axes) == 2
 
 
-def in_plane(parent: Pipe, origin: CallSite) -> Pipe:
-    """Return a pipe after which 2-D data have two axes, for a size of two numbers."""
+def is_in_plane(parent: Pipe) -> bool:
+    """Whether 2-D data have two axes after a pipe, by the chain before it."""
     before = [parent]
     while len(before) == 1:
-        if isinstance(before[0], ToAxesPipe) and before[0].is_of_plane:
-            return parent
+        if isinstance(before[0], ToAxesPipe):
+            return before[0].is_of_plane
         before = [*parents_of(before[0])]
+    return False
+
+
+def in_plane(parent: Pipe, origin: CallSite) -> Pipe:
+    """Return a pipe after which 2-D data have two axes, for a size of two numbers."""
+    if is_in_plane(parent):
+        return parent
     pipe = ToAxesPipe(parent)
     pipe.origin = origin  # an error names the pipe with the two numbers
     return pipe
@@ -408,8 +423,11 @@ _PLANE: Mapping[str, Mapping[str, Any]] = {
     "label_crop": {"size": 1},
     "pad": {"amount": 0, "size": 1},
     "resize": {"size": 1},
+    "transpose": {"axes": 2},
     "augment": {"flip": 0.0},
 }
+# Angles, of which 2-D data have one.
+_ANGLES = {"augment": "rotate", "rotate": "degrees"}
 # The same where two numbers are a range: only ranges, and None, are one per axis.
 _RANGES: Mapping[str, Mapping[str, Any]] = {
     "augment": {"zoom": 1, "translate": 0},

@@ -30,7 +30,7 @@ from ..graph import Pipe, Rule, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.outputs import Activation
-from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key, refuse_shared
+from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, Joins, chain_key, refuse_shared
 from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching
 from ..storage.location import is_url, public_name
@@ -203,6 +203,7 @@ def predict(
     with ExitStack() as stack:
         stack.enter_context(_locate(origin, names_items=isinstance(source, DataLoader2)))
         by_output = _by_output(destination, head, output=output, dtype=dtype, classes=classes)
+        joins = Joins(source, by_output, stack, options, overwrite, run, ranks.is_first)
         chain, is_several = _as_chain(source, by_output, key, mask, options)
         if isinstance(chain, DataLoader2):
             arguments = windowing | {"num_workers": num_workers}
@@ -212,8 +213,7 @@ def predict(
             chain = _set_origin(_windows_of(chain, **windowing), source, origin)
         stack.enter_context(evaluating(model))  # before the digest, which includes the mode
         run = _run_key(model, (axes, head), run, chain, key)
-        bar = _Bar(progress if ranks.is_first else False)
-        stack.callback(bar.close)
+        bar = stack.enter_context(closing(_Bar(progress if ranks.is_first else False)))
         common: Any = {"overwrite": overwrite, "storage_options": options, "run": run}
         common |= {"blend": blend, "sigma_scale": sigma_scale, "memory_bytes": memory_bytes}
         hows = [HowToStitch(**common, **arguments) for arguments in by_output]
@@ -226,7 +226,7 @@ def predict(
         outputs = partial(_outputs, model, chain, key, axes, heads, needs)
         results = _stitch(outputs, ranks, stitchings, bar)
         if is_several or not ranks.is_first:
-            return results if ranks.is_first else None
+            return joins.join(results) if ranks.is_first else None
         if not results:
             raise SampleError(f"{shorten(source)} was left out, so there is no result")
         (result,) = results.values()

@@ -24,7 +24,7 @@ from ..core.errors import DestinationExists, LeadsOutside, SampleError, VolumeCh
 from ..core.redact import RedactedDict
 from ..core.sample import parse_json
 from ..core.validate import FieldChecks, as_choice, entries_of, is_finite, or_none, validate_int
-from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
+from ..graph import Pipe, fingerprint, is_pipe, parents_of, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.read_plan import ReadPlan
 from ..spatial.plans.plan import SpatialPlan
@@ -76,6 +76,46 @@ def refuse_shared(destination: Any) -> None:
         name = public_name(os.fspath(destination)) if is_place else "one array"
         what = f"the results of two cases would be {name}."
         raise DestinationExists(what, do="Write {case} into the destination, or give f(case).")
+
+
+class Joins:
+    """Results that a source joins: several cases in one volume, such as times of one image.
+
+    A pipe of the source may have a method ``join_results``. It gets the destination of an output
+    and the other arguments. It returns the destination of each case, and a function of the volumes
+    by case, which returns the final ones. Then ``outputs`` have the destinations of the cases.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        outputs: Sequence[dict[str, Any]],
+        stack: ExitStack,
+        options: Mapping[str, Any],
+        overwrite: bool,
+        run: str | None,
+        is_first: bool,
+    ) -> None:
+        how: dict[str, Any] = {"stack": stack, "options": options, "overwrite": overwrite}
+        how |= {"run": run, "is_first": is_first}
+        graph = getattr(source, "datapipe", source)
+        pipes = list(walk(graph)) if is_pipe(graph) else []
+        self._joins: list[Any] = []
+        for pipe in (one for one in pipes if hasattr(type(one), "join_results")):
+            for own in outputs:
+                own["destination"], join = pipe.join_results(own["destination"], **how)
+                self._joins.append((own["head"], join))
+
+    def join(self, results: dict[str, Any]) -> dict[str, Any]:
+        """Return the results by case, after the source has joined them."""
+        for head, join in self._joins:
+            volumes = {case: one if head is None else one[head] for case, one in results.items()}
+            for case, volume in join(volumes).items():
+                if head is None:
+                    results[case] = volume
+                else:
+                    results[case][head] = volume
+        return results
 
 
 def _as_sigma_scale(name: str, value: Any) -> tuple[float, ...]:

@@ -449,7 +449,7 @@ def _ome_spacing(
     sizes = {a: n for a in "XYZ" if (n := attributes.get(f"PhysicalSize{a}")) is not None}
     if not sizes:
         return None
-    units = {a: attributes.get(f"PhysicalSize{a}Unit", "µm") for a in sizes}
+    units = {a: attributes.get(f"PhysicalSize{a}Unit", "µm") or "pixel" for a in sizes}
     factors = factors_in(units, name)
     lengths = {a: factors[a] * _positive(size) for a, size in sizes.items()}
     silent = [a for a in "XYZ" if a not in sizes and attributes.get(f"Size{a}", "1") != "1"]
@@ -458,7 +458,8 @@ def _ome_spacing(
     if silent or no_lengths:
         what = f"gives sizes in {no_lengths[0]!r}" if no_lengths else "has PhysicalSize"
         what += "" if no_lengths else f"{', '.join(sizes)} and no PhysicalSize{', '.join(silent)}"
-        warn(f"unknown-unit: {name} {what}, which is read as millimetres. {_AFFINE}", LikelyMistake)
+        how = "no unit of length, so sizes are in pixels" if no_lengths else "read as 1 millimetre"
+        warn(f"unknown-unit: {name} {what}, which is {how}. {_AFFINE}", LikelyMistake)
     x, y, z = (lengths.get(axis, 1.0) for axis in "XYZ")
     return x, y, z
 
@@ -468,7 +469,7 @@ def _imagej_spacing(metadata: dict[str, Any], page: Any, name: str) -> tuple[flo
     # Without a unit the ratio of lengths is known.
     in_tag = {2: "inch", 3: "cm"}.get(page.tags.valueof(_RESOLUTION_UNIT), "")
     words = {a: metadata.get(f"{a}unit", metadata.get("unit", in_tag)) for a in "xyz"}
-    sizes = factors_in({a: str(word) for a, word in words.items()}, name)
+    sizes = factors_in({a: str(word) or "pixel" for a, word in words.items()}, name)
     in_text = {*map(unit_word, map(str, words.values()))}
     if in_tag and in_text != {in_tag} and not in_text.issubset(NO_LENGTHS):
         msg = f"two-spacings: {name} has the unit {words['x']!r} in its text and {in_tag} in its"
@@ -480,7 +481,7 @@ def _imagej_spacing(metadata: dict[str, Any], page: Any, name: str) -> tuple[flo
     x, y, z = sizes["x"], sizes["y"], sizes["z"] * _positive(metadata.get("spacing", 1.0))
     if in_text.issubset(NO_LENGTHS) and (x, y, z) != (1.0, 1.0, 1.0):
         msg = f"unknown-unit: {name} gives voxels of {x:.4g} x {y:.4g} x {z:.4g} without a unit of"
-        warn(f"{msg} length, which is read as millimetres. {_AFFINE}", LikelyMistake)
+        warn(f"{msg} length, so sizes are in pixels. {_AFFINE}", LikelyMistake)
     return x, y, z
 
 

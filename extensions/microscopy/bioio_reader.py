@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from ...volumes.formats.stored_file import (
     StoredFile,
     library_errors,
 )
-from ...volumes.header import IDENTITY, Header, affine_entries
+from ...volumes.header import IDENTITY, affine_entries
 from ...volumes.voxels import Voxels
 from .ome_view import at_time
 
@@ -91,14 +91,16 @@ class BioioBackend(FilesBackend):
         shape = tuple(map(int, self._array.shape))
         self.sizes = dict(zip(letters, shape, strict=True))
         """Lengths of the stored axes, by letter."""
-        self._layout = named_layout(shape, letters, name)
+        names = tuple(map(str, image.channel_names or ()))
+        names = names if len(names) == self.sizes.get("c", 1) else ()
+        self._layout = named_layout(shape, letters, name, names)
         chunks = tuple(max(map(int, sizes)) for sizes in self._array.chunks)
         self.is_lazy = int(np.prod(self._array.numblocks)) > 1
         """Whether parts can be read alone; else a read decodes the whole image."""
         dtype, (affine, unit) = np.dtype(self._array.dtype), _affine(image, self.sizes, name)
         header = chunked_header(self._layout, chunks, dtype, name, affine)
         header = replace(header, access="range" if self.is_lazy else "stream", file_unit=unit)
-        super().__init__([file], _with_channels(header, image), name)
+        super().__init__([file], header, name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return the stored voxels of a region."""
@@ -108,14 +110,6 @@ class BioioBackend(FilesBackend):
         with self._lock, library_errors(msg, kind=CorruptVolume):
             part = np.asarray(self._array[index.slices].compute(scheduler="synchronous"))
         return Voxels(self._layout.fold(part)[first:last])
-
-
-def _with_channels(header: Header, image: Any) -> Header:
-    """Return a header with the names of channels, if headers hold them."""
-    names = tuple(map(str, image.channel_names or ()))
-    is_known = "channel_names" in {field.name for field in fields(Header)}
-    own: dict[str, Any] = {"channel_names": names}
-    return replace(header, **own) if is_known and len(names) == header.shape[0] else header
 
 
 def _affine(image: Any, sizes: dict[str, int], name: str) -> tuple[tuple[float, ...], str]:

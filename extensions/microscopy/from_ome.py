@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from .bioio_reader import SUFFIXES as SCENES
 from .bioio_reader import scenes_of
 from .ome_metadata import OmeNode, join
 from .ome_view import tiff_sizes
+from .result_times import IMAGE as IN_PLACE
+from .result_times import JointTimes
 from .tiff_sequence import SUFFIXES, files_of_pattern, is_pattern
 
 IMAGE, LABEL = "image", "label"
@@ -62,6 +65,9 @@ class FromOme(CaseFinder):
     A sample also holds ``"ome"``, a mapping by which ``filter()`` can choose. Its keys are
     ``image`` (the path below the root), ``time`` and ``labels`` (the names of the groups). Images
     of a plate also have ``well`` and ``field``.
+
+    A prediction of several time points to one OME-Zarr place has an axis of time. ``{image}`` in a
+    place is the path of the image.
 
     Parameters
     ----------
@@ -186,10 +192,48 @@ class FromOme(CaseFinder):
             options["time"] = time
         return Volume(place, kind="label", storage_options=self.storage_options, **options)
 
+    def join_results(
+        self,
+        destination: Any,
+        *,
+        stack: ExitStack,
+        options: Mapping[str, Any],
+        overwrite: bool,
+        run: str | None,
+        is_first: bool,
+    ) -> tuple[Any, Callable[[Any], Any]]:
+        """Return the place of each case of a prediction, and a function that joins times."""
+        if not isinstance(destination, (str, os.PathLike)):
+            return destination, dict
+        text, cases = os.fspath(destination), [*self.cases]
+        if IN_PLACE not in text and (len(cases) == 1 or f"{{{CASE}}}" in text):
+            return destination, dict
+        count = Counter(case["ome"]["image"] for case in cases)
+        by_image: dict[str, Mapping[str, int]] = {}
+        for case in cases:
+            image = case["ome"]["image"]
+            if image not in by_image:
+                by_image[image] = {**_sizes_of(case[IMAGE]), "t": count[image]}
+        rows = [
+            (case[CASE], case["ome"]["image"], case["ome"]["time"], by_image[case["ome"]["image"]])
+            for case in cases
+        ]
+        how: dict[str, Any] = {"is_first": is_first, "overwrite": overwrite}
+        times = JointTimes(text, rows, stack, options, keeps_parts=bool(run), **how)
+        return times.place_of, times.join
+
     def data_texts(self) -> Iterator[str]:
         """Yield one line for each case."""
         for case in self.cases:
             yield f"case={case[CASE]}, {', '.join(k for k in case if k not in (CASE, 'ome'))}"
+
+
+def _sizes_of(volume: Volume) -> dict[str, int]:
+    """Return the lengths of the axes of an image of OME-Zarr, by letter; empty for others."""
+    source = volume.located_source
+    if source is None or ".zarr" not in source.name:
+        return {}
+    return OmeNode.at(source.path or source.location, source.options.storage_options).sizes()
 
 
 def _as_labels(label: Any) -> dict[str, str]:

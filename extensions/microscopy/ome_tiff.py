@@ -14,6 +14,7 @@ from ...core.grid import unit_for
 from ...core.validate import MILLIMETRES, unit_word
 from ...volumes.conversion.convert_plan import spacing_of
 from ...volumes.conversion.ome_group import reduce_blocks
+from ...volumes.formats.chunked_backend import PIXEL
 from ...volumes.formats.stored_file import import_package
 from ...volumes.header import Header
 
@@ -25,6 +26,7 @@ _SMALL = 256
 _BIG = 2**32 - 2**25
 # Units of OME-XML by our names.
 _UNITS = {"um": "µm", "nm": "nm", "mm": "mm", "angstrom": "Å", "cm": "cm", "m": "m"}
+_UNITS |= {PIXEL: "pixel"}
 
 
 def write_ome_tiff(
@@ -102,7 +104,7 @@ def _metadata(header: Header) -> dict[str, Any]:
     unit = unit if unit in _UNITS else "mm"
     fields: dict[str, Any] = {"axes": "CZYX"}
     for axis, length in zip("XYZ", spacing_of(header), strict=True):
-        fields[f"PhysicalSize{axis}"] = float(f"{length / MILLIMETRES[unit]:.12g}")
+        fields[f"PhysicalSize{axis}"] = float(f"{length / MILLIMETRES.get(unit, 1.0):.12g}")
         fields[f"PhysicalSize{axis}Unit"] = _UNITS[unit]
     if names := getattr(header, "channel_names", ()):
         fields["Channel"] = {"Name": list(names)}

@@ -34,7 +34,10 @@ class TimePoint(ViewedBackend):
 
     def __init__(self, inner: Backend, channels: Sequence[int], time: int) -> None:
         shape = len(channels), *inner.header.shape[1:]
-        super().__init__(inner, replace(inner.header, shape=shape), "time", time)
+        every = inner.header.channel_names
+        names = tuple(every[channel] for channel in channels) if every else ()
+        header = replace(inner.header, shape=shape, channel_names=names)
+        super().__init__(inner, header, "time", time)
         self._runs = _runs(channels)
         self.levels = inner.levels
 

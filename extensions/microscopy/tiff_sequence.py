@@ -13,6 +13,7 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,13 @@ from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS
 from ...core.call_site import warn
-from ...core.errors import LikelyMistake, SampleError, UnknownFormat, VolumeNotFound
+from ...core.errors import (
+    LikelyMistake,
+    SampleError,
+    UnknownFormat,
+    VolumeNotFound,
+    VoxpipeError,
+)
 from ...core.suggest import few_names
 from ...storage.content import content_key
 from ...storage.location import is_url, public_name
@@ -28,7 +35,12 @@ from ...storage.remote import Globs
 from ...volumes.backend import Backend
 from ...volumes.chunks.chunked_array import ChunkedArray
 from ...volumes.chunks.ranged_chunks import RangedChunks
-from ...volumes.formats.chunked_backend import ChunkedBackend, chunked_header, named_layout
+from ...volumes.formats.chunked_backend import (
+    ChunkedBackend,
+    Layout,
+    chunked_header,
+    named_layout,
+)
 from ...volumes.formats.raw import RawHeader, SplitRaw
 from ...volumes.formats.stored_file import (
     Format,
@@ -75,6 +87,13 @@ class PlaneFiles:
     """Numbers or names along each axis, in order."""
     places: tuple[str, ...]
     """Paths or URLs, in C order of the axes."""
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        """Names of the channels; empty if all are numbers."""
+        channels = dict(zip(self.axes, self.values, strict=True)).get("c", ())
+        is_named = any(isinstance(value, str) for value in channels)
+        return tuple(map(str, channels)) if is_named else ()
 
     def at_time(self, time: Any, name: str) -> PlaneFiles:
         """Return the files of one time point, counted from 0; all for None or ``"all"``."""
@@ -303,6 +322,23 @@ def read_planes(
     return first, places, decoders
 
 
+@dataclass(frozen=True)
+class PatternVersion:
+    """The files that a pattern matched when a volume was opened."""
+
+    look: Callable[..., PlaneFiles]
+    """Returns the files that it matches now."""
+    places: tuple[str, ...]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the pattern matches the same files."""
+        try:
+            return self.look(allow_gaps=True).places == self.places
+        except VoxpipeError:
+            return False
+
+
 def open_sequence(
     request: BackendRequest,
     name: str,
@@ -311,7 +347,8 @@ def open_sequence(
     allow_gaps: bool = False,
 ) -> Backend:
     """Return the backend of the planes of a folder, or of the files of a pattern."""
-    files = planes_of(request, name, pattern, allow_gaps=allow_gaps).at_time(time, name)
+    whole = planes_of(request, name, pattern, allow_gaps=allow_gaps)
+    files, places = whole.at_time(time, name), whole.places
     counts = dict(zip(files.axes, map(len, files.values), strict=True))
     if counts.get("t", 1) > 1 and counts.get("c", 1) > 1 and time is None:
         msg = f"times-and-channels: the {counts['t']} time points and {counts['c']} channels of "
@@ -319,7 +356,7 @@ def open_sequence(
         warn(f"{msg}{name} become {counts['t'] * counts['c']} channels, time slowest. {do}",
              LikelyMistake)  # fmt: skip
     every = [_file_at(place, request) for place in files.places]
-    image, places, decoders = read_planes(every, name)
+    image, segments, decoders = read_planes(every, name)
     lead = tuple(map(len, files.values))
     letters = (*files.axes, *image.axes)
     if len({*letters}) < len(letters):
@@ -333,9 +370,12 @@ def open_sequence(
         msg = f"unknown-z: the planes of {name} have a width and a height, and no distance along z"
         do = "Pass affine=numpy.diag([x, y, z, 1]), with the voxel size in millimetres."
         warn(f"{msg}, which is read as 1 mm. {do}", LikelyMistake)
-    backend = _backend(every, image, places, decoders, lead, letters, name)
+    layout = named_layout(lead + image.shape, letters, name, files.channel_names)
+    backend = _backend(every, image, segments, decoders, lead, letters, layout, name)
     if request.path is not None and os.path.isdir(request.path):
         backend.folder = FolderVersion(os.fspath(request.path))
+    elif request.path is not None:
+        backend.folder = PatternVersion(partial(planes_of, request, name, pattern), places)
     return backend
 
 
@@ -346,10 +386,10 @@ def _backend(
     decoders: Sequence[Callable[..., Any]],
     lead: tuple[int, ...],
     letters: tuple[str, ...],
+    layout: Layout,
     name: str,
 ) -> SplitRaw | ChunkedBackend:
     shape = lead + image.shape
-    layout = named_layout(shape, letters, name)
     IO_COUNTERS.count(headers=1)
     if image.whole is not None:
         starts = [int(rows[0, 1]) for rows in places]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,23 @@ from ...datapipes import DataPipe
 from ...datapipes.cost import explain_cost
 from ...graph import Pipe, chain_code
 from ...spatial import LazyPatch
-from ...spatial.lazy.patch_report import asks_voxels, describe_patch
+from ...spatial.lazy.patch_report import asks_voxels, describe_patch, sources_of
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import coarser_levels, has_statistics
-from .planes import LOCAL_BYTES, axis_names, bytes_text, has_directions, is_remote, orientation
+from .planes import (
+    LOCAL_BYTES,
+    axis_names,
+    bytes_text,
+    has_directions,
+    has_pixels,
+    is_remote,
+    orientation,
+)
 
 Rows = list[tuple[str, str]]
 """Names and texts of facts."""
+# Draws of 2-D data: lists of axes, amounts about the third axis, and amounts of a pair of axes.
+_AXES, _ANGLES, _SHEARS = ("axes", "flip"), ("degrees", "rotate"), ("shear",)
 _MOST_TEXT = 160  # characters of the draws of one pipe
 _HOW = {
     "view": "mapped or in memory",
@@ -60,8 +70,10 @@ def _facts_of_header(volume: Volume) -> Iterator[tuple[str, str]]:
     disk = "" if header.disk_dtype == volume.dtype else f", stored as {header.disk_dtype.str}"
     yield "type", f"{volume.dtype}{disk}"
     in_unit = f"  ({volume.lengths})" if volume.lengths and header.file_unit != "mm" else ""
-    yield "spacing", f"{' x '.join(f'{s:.4g}' for s in volume.spacing)} mm{in_unit}"
-    if has_directions(affine):
+    in_pixels = has_pixels(volume)
+    in_mm = f"{' x '.join(f'{s:.4g}' for s in volume.spacing)} mm{in_unit}"
+    yield "spacing", volume.lengths if in_pixels else in_mm
+    if has_directions(affine) and not in_pixels:
         origin = ", ".join(f"{v:.4g}" for v in affine[:3, 3])
         yield "axes", f"{orientation(affine)}, first voxel at {origin} mm"
     size = math.prod(header.shape) * header.disk_dtype.itemsize
@@ -96,7 +108,8 @@ def facts_of_patch(patch: LazyPatch) -> Rows:
         rows.append(("spacing", f"{' x '.join(f'{s:.4g}' for s in patch.spacing[:count])} mm"))
         rows.append(("steps", describe_patch(patch)))
         rows.append(("reads", patch.explain()))
-        rows += [(f"drew {name}", text) for name, text in draws_of(patch.draws)]
+        pairs = draws_of(patch.draws, streams_in_plane(patch))
+        rows += [(f"drew {name}", text) for name, text in pairs]
     except Exception as error:  # a table must not end a notebook's cell
         rows.append(("error", f"{type(error).__name__}: {error}"))
     return rows
@@ -126,15 +139,55 @@ def _size_of(volume: Volume) -> int:
     return math.prod(volume.shape) * volume.disk_dtype.itemsize
 
 
-def draws_of(draws: Mapping[str, Any]) -> list[tuple[str, str]]:
+def draws_of(draws: Mapping[str, Any], in_plane: Collection[str] = ()) -> list[tuple[str, str]]:
     """Return the name and a short text of each pipe's draws.
+
+    ``in_plane`` are the names of pipes of 2-D data. Their draws have one angle, and two numbers of
+    other amounts.
 
     Examples
     --------
     >>> draws_of({"rotate": {"degrees": [1.23456, 0.0, 0.0]}, "flip": None})
     [('rotate', 'degrees=(1.23, 0, 0)'), ('flip', 'not applied')]
+    >>> draws_of({"rotate": {"degrees": [0.0, 0.0, 15.0]}}, in_plane=["rotate"])
+    [('rotate', 'degrees=15')]
     """
-    return [(name, _short(to_jsonable(params))) for name, params in draws.items()]
+    pairs = ((name, to_jsonable(params)) for name, params in draws.items())
+    return [(name, _short(_of_plane(p, name) if name in in_plane else p)) for name, p in pairs]
+
+
+def streams_in_plane(patch: LazyPatch) -> set[str]:
+    """Return the names of the spatial pipes of a patch that act on 2-D data."""
+    names: set[str] = set()
+    for source in sources_of(patch):
+        plan, draws = source.pending.first_plan, source.pending.draws
+        for step in source.pending.steps:
+            plan = step.apply(plan, draws[step.stream_name])
+            names |= {step.stream_name} if plan.is_flat else set()
+    return names
+
+
+def streams_of_batch(batch: Mapping[str, Any], draws: Mapping[str, Any]) -> list[str]:
+    """Return the names of the pipes of a 2-D batch, from that which cuts its patches."""
+    ndims = {getattr(value, "ndim", 0) for key, value in batch.items() if key != META}
+    names = list(draws)
+    sizes = ((n, p.get("size")) for n, p in enumerate(draws.values()) if isinstance(p, Mapping))
+    cuts = [n for n, size in sizes if isinstance(size, (list, tuple)) and len(size) == 3]
+    return names[cuts[0] :] if cuts and 4 in ndims and 5 not in ndims else []
+
+
+def _of_plane(value: Any, name: str) -> Any:
+    """Return a value that a pipe of 2-D data drew, without numbers for the third axis."""
+    if isinstance(value, Mapping):
+        shears = name.startswith(_SHEARS)
+        return {key: _of_plane(one, "shear" if shears else key) for key, one in value.items()}
+    if not isinstance(value, list) or any(isinstance(one, (list, Mapping)) for one in value):
+        return [_of_plane(one, name) for one in value] if isinstance(value, list) else value
+    if name in _AXES:
+        return [axis for axis in value if axis != 2]
+    if len(value) != 3:
+        return value
+    return value[2] if name in _ANGLES else value[0] if name in _SHEARS else value[:2]
 
 
 def _short(params: Any) -> str:
@@ -168,11 +221,12 @@ def facts_of_sample(sample: Sample) -> Rows:
     for key, value in sample.items():
         rows.append((key, line_of(value)))
     patches = {**sample.patches, **{k: v for k, v in sample.items() if isinstance(v, LazyPatch)}}
-    draws: dict[str, Any] = {}
+    draws, in_plane = dict[str, Any](), set[str]()
     for patch in patches.values():
         if not isinstance(patch, LazyPatch) or not pass_needed(patch):
             draws.update(patch.draws)
-    return [*rows, *((f"drew {name}", text) for name, text in draws_of(draws))]
+            in_plane |= streams_in_plane(patch) if isinstance(patch, LazyPatch) else set()
+    return [*rows, *((f"drew {name}", text) for name, text in draws_of(draws, in_plane))]
 
 
 def line_of(value: Any) -> str:
@@ -195,7 +249,9 @@ def facts_of_batch(batch: Mapping[str, Any]) -> Rows:
     """Return a line for each entry of a batch, and one for each of its items."""
     rows = [(key, line_of(value)) for key, value in batch.items() if key != META]
     for number, meta in enumerate(batch[META]):
-        draws = "; ".join(f"{name}: {text}" for name, text in draws_of(meta.get("draws", {})))
+        own = meta.get("draws", {})
+        pairs = draws_of(own, streams_of_batch(batch, own))
+        draws = "; ".join(f"{name}: {text}" for name, text in pairs)
         rows.append((f"item {number}", f"{meta['case']}{f'   {draws}' if draws else ''}"))
     return rows
 

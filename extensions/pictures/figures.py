@@ -19,7 +19,7 @@ from ...graph import Pipe, is_pipe
 from ...spatial import LazyPatch
 from ...volumes import Volume
 from .facts import is_batch
-from .pixels import bar_length, colour_of, image_of, shared_window
+from .pixels import bar_length, colour_of, frames_of, image_of, shared_window
 from .planes import FIGURE_SIDE, Plane
 from .scenes import Layer, Look, Scene, hint_of, scenes_of
 
@@ -177,11 +177,9 @@ def figure_of(scenes: Sequence[Scene], title: str = "") -> Any:
 
 
 def _height(layer: Layer) -> float:
-    """Return the height of the tallest plane in widths."""
-    ratios = [
-        plane.voxels.shape[1] * plane.pixel[0] / (plane.voxels.shape[2] * plane.pixel[1])
-        for plane in layer.planes
-    ]
+    """Return the height of the tallest frame in widths."""
+    frames = frames_of(layer.planes) if layer.planes else []
+    ratios = [height / width for height, width in frames]
     return float(np.clip(max(ratios, default=0.3), 0.3, 2.0))
 
 
@@ -198,8 +196,10 @@ def draw_layer(
         axes[0].text(0, 0.5, hint_of(layer), fontsize=8, wrap=True)
         return
     window = window or shared_window(layer.planes)
+    frames = frames_of(layer.planes)
     for number, (one, plane) in enumerate(zip(axes, layer.planes, strict=False)):
-        draw_plane(one, plane, layer.kind, window, has_bar=number == 0)
+        has_bar = number == 0 or frames[number] != frames[0]
+        draw_plane(one, plane, layer.kind, window, frames[number], has_bar=has_bar)
         for label in scene.labels if layer.kind != "label" else ():
             if number < len(label.planes):
                 draw_outlines(one, label.planes[number])
@@ -211,22 +211,34 @@ def _extent(plane: Plane) -> tuple[float, float, float, float]:
 
 
 def draw_plane(
-    axes: Any, plane: Plane, kind: str, window: tuple[float, float], *, has_bar: bool
+    axes: Any,
+    plane: Plane,
+    kind: str,
+    window: tuple[float, float],
+    frame: tuple[float, float],
+    *,
+    has_bar: bool,
 ) -> None:
-    """Draw one plane with its letters, its index and a scale bar in millimetres."""
+    """Draw one plane with its letters, its index and a scale bar in millimetres.
+
+    ``frame`` is the height and width of the axes in millimetres, with the plane in the middle.
+    """
     extent = _extent(plane)
     axes.imshow(image_of(plane.voxels, kind, window), extent=extent, interpolation="nearest")
+    x, y = (extent[1] - frame[1]) / 2, (extent[2] - frame[0]) / 2
+    axes.set(xlim=(x, x + frame[1]), ylim=(y + frame[0], y))
     west, east, south, north = plane.view.letters
     style: dict[str, Any] = {"color": "white", "fontsize": 8, "fontweight": "bold"}
-    style |= {"transform": axes.transAxes, "bbox": {"color": "#0006", "pad": 1, "lw": 0}}
+    style["bbox"] = {"color": "#0006", "pad": 1, "lw": 0}
     for x, y, letter, ha, va in (
         *((0.01, 0.5, west, "left", "center"), (0.99, 0.5, east, "right", "center")),
         *((0.5, 0.01, south, "center", "bottom"), (0.5, 0.99, north, "center", "top")),
     ):
         if letter:
-            axes.text(x, y, letter, ha=ha, va=va, **style)
+            axes.text(x * extent[1], (1 - y) * extent[2], letter, ha=ha, va=va, **style)
     below: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 7, "color": "#666"}
-    axes.text(0.5, -0.02, plane.caption, transform=axes.transAxes, **below)
+    below |= {"xytext": (0, -3), "textcoords": "offset points", "annotation_clip": False}
+    axes.annotate(plane.caption, (0.5 * extent[1], extent[2]), **below)
     if has_bar:
         length = bar_length(extent[1])
         x, y = 0.03 * extent[1], 0.96 * extent[2]

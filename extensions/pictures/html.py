@@ -20,6 +20,7 @@ from .pixels import (
     colour_of,
     data_url,
     enlarge,
+    frames_of,
     image_of,
     shared_window,
     with_outlines,
@@ -111,13 +112,16 @@ def layer_html(layer: Layer, labels: Sequence[Layer], side: int) -> str:
     if not layer.planes:
         return remark(hint_of(layer))
     window = shared_window(layer.planes)
-    pictures = []
-    for number, plane in enumerate(layer.planes):
+    pictures, frames = [], frames_of(layer.planes)
+    for number, (plane, frame) in enumerate(zip(layer.planes, frames, strict=True)):
         pixels = image_of(plane.voxels, layer.kind, window)
         for label in labels if layer.kind != "label" else ():
             if number < len(label.planes):
                 pixels = with_outlines(pixels, label.planes[number].voxels[0])
-        pictures.append(picture(plane, pixels, side, has_bar=number == 0))
+        rows, columns = plane.voxels.shape[1:]
+        share = max(rows * plane.pixel[0], columns * plane.pixel[1]) / max(frame)
+        has_bar = number == 0 or frame != frames[0]
+        pictures.append(picture(plane, pixels, max(1, round(side * share)), has_bar=has_bar))
     return row(*pictures)
 
 

@@ -27,6 +27,7 @@ Pixels = NDArray[np.uint8]
 """(rows, columns, 3)."""
 _RGB_CHANNELS = 3
 _BAR_LENGTHS = [m * 10.0**p for p in range(-7, 5) for m in (1, 2, 5)]  # millimetres
+_LEAST_SHARE = 1 / 8  # of the largest plane, for a plane of the same scale
 _BAR_SHARE = 0.35  # of the width, at most
 
 
@@ -160,6 +161,24 @@ def bar_length(width: float) -> float:
     """
     fitting = [one for one in _BAR_LENGTHS if one <= width * _BAR_SHARE]
     return fitting[-1] if fitting else width * _BAR_SHARE
+
+
+def frames_of(planes: Sequence[Plane]) -> list[tuple[float, float]]:
+    """Return height and width of the frame of each plane in millimetres; equal ones are one scale.
+
+    It is as large as the largest plane, or as the plane itself if that would be too small to see.
+
+    Examples
+    --------
+    >>> from voxpipe.extensions.pictures.planes import planes_of_array
+    >>> planes = planes_of_array(np.zeros((1, 60, 30, 12)), np.eye(4), directions=False)
+    >>> frames_of(planes)
+    [(30.0, 60.0), (30.0, 60.0), (30.0, 60.0)]
+    """
+    sizes = [(p.voxels.shape[1] * p.pixel[0], p.voxels.shape[2] * p.pixel[1]) for p in planes]
+    height, width = (max(lengths) for lengths in zip(*sizes, strict=True))
+    least = _LEAST_SHARE * max(height, width)
+    return [(height, width) if max(size) >= least else size for size in sizes]
 
 
 def shared_window(planes: Sequence[Plane]) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from ...core import Affine, Region
 from ...core.grid import PLAIN, XYZ, numbers_of_axes
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import at_level, coarser_levels
+from ...volumes.formats.chunked_backend import PIXEL
 
 REPR_SIDE = 256
 """Voxels along the longest side of the level that a notebook's table shows."""
@@ -166,6 +167,11 @@ def is_placed(affine: Affine) -> bool:
     return not np.array_equal(affine, np.eye(4))
 
 
+def has_pixels(volume: Volume) -> bool:
+    """Whether the file of a volume gives lengths in pixels, and so no physical size."""
+    return volume.lengths.endswith(f" {PIXEL}")
+
+
 def orientation(affine: Affine) -> str:
     """Return the letters of the directions of the axes, such as ``"RAS"``.
 
@@ -252,8 +258,8 @@ def read_planes(
     ``at`` is an index of the volume, by default its middle. With ``has_limit``, planes of too many
     bytes raise `TooManyBytes`, unless a coarser level needs fewer.
     """
-    directions = has_directions(volume.affine)
-    costs = []
+    is_physical = not has_pixels(volume)
+    directions, costs = is_physical and has_directions(volume.affine), list[int]()
     for number in _levels(volume, side):
         level = at_level(volume, number)
         point = None if at is None else _at_level(at, volume, level)
@@ -262,7 +268,11 @@ def read_planes(
         costs.append(bytes_needed(level, regions))
         if not has_limit or costs[-1] <= _limit_of(volume):
             planes = _planes(partial(_values, level), shape, affine, point, directions)
-            return [replace(plane, level=number) for plane in planes]
+            flags = [is_physical and plane.is_placed for plane in planes]
+            return [
+                replace(plane, level=number, is_placed=is_placed)
+                for plane, is_placed in zip(planes, flags, strict=True)
+            ]
     raise TooManyBytes(min(costs))
 
 

@@ -14,7 +14,7 @@ from ...core.grid import XYZ
 from ...core.suggest import looks_like_label
 from ...spatial import LazyPatch
 from ...volumes import Volume
-from .facts import draws_of, is_batch, pass_needed
+from .facts import draws_of, is_batch, pass_needed, streams_in_plane, streams_of_batch
 from .planes import (
     LOCAL_BYTES,
     REMOTE_BYTES,
@@ -108,20 +108,18 @@ def scenes_of(thing: Any, look: Look, name: str = "") -> list[Scene]:
     if isinstance(thing, Sample):
         return [_scene_of_sample(thing, look)]
     if isinstance(thing, Mapping):
-        return [_scene(name, dict(thing), look, {})]
+        return [_scene(name, dict(thing), look)]
     if isinstance(thing, (Volume, LazyPatch)):
-        draws: Mapping[str, Any] = {}
+        draws = list[tuple[str, str]]()
         if isinstance(thing, LazyPatch) and not _needs_pass(thing, look):
-            draws = thing.draws
+            draws = draws_of(thing.draws, streams_in_plane(thing))
         title = name or str((thing.volume if isinstance(thing, LazyPatch) else thing).name)
         return [_scene(title, {"": thing}, look, draws)]
     array = as_numpy(thing)
     if array.ndim == 5:
         titles = (f"{name or 'item'} {number}" for number in range(MOST_ITEMS))
-        return [
-            _scene(title, {"": one}, look, {}) for title, one in zip(titles, array, strict=False)
-        ]
-    return [_scene(name, {"": array}, look, {})]
+        return [_scene(title, {"": one}, look) for title, one in zip(titles, array, strict=False)]
+    return [_scene(name, {"": array}, look)]
 
 
 def as_numpy(thing: Any) -> NDArray[Any]:
@@ -141,19 +139,20 @@ def as_numpy(thing: Any) -> NDArray[Any]:
 
 def _scene_of_sample(sample: Sample, look: Look) -> Scene:
     things: dict[str, Any] = {}
-    draws: dict[str, Any] = {}
+    draws, in_plane = dict[str, Any](), set[str]()
     for key, value in sample.items():
         patch: Any = value if isinstance(value, LazyPatch) else sample.patches.get(key)
         things[key] = value
         if isinstance(patch, LazyPatch):
             if not _needs_pass(patch, look):
                 draws.update(patch.draws)
+                in_plane |= streams_in_plane(patch)
             if patch is not value and hasattr(value, "shape"):
                 array = with_three_axes(as_numpy(value), patch)
                 place = (patch.affine, patch.kind, stored_affine(patch), patch.plan.axes)
                 things[key] = Voxels(array, *place)
     title = sample.case if sample.case else ", ".join(map(str, sample.identity))
-    return _scene(title, things, look, draws)
+    return _scene(title, things, look, draws_of(draws, in_plane))
 
 
 def with_three_axes(array: NDArray[Any], patch: LazyPatch) -> NDArray[Any]:
@@ -187,10 +186,14 @@ def _scenes_of_batch(batch: Mapping[str, Any], look: Look) -> Iterator[Scene]:
             affine = np.array(source["affine"])
             axes = source["plan"].get("axes", XYZ)
             things[key] = Voxels(array, affine, _kind_of(key, array), base, axes)
-        yield _scene(f"{number}: {meta['case']}", things, look, meta.get("draws", {}))
+        own = meta.get("draws", {})
+        draws = draws_of(own, streams_of_batch(batch, own))
+        yield _scene(f"{number}: {meta['case']}", things, look, draws)
 
 
-def _scene(title: str, things: Mapping[str, Any], look: Look, draws: Mapping[str, Any]) -> Scene:
+def _scene(
+    title: str, things: Mapping[str, Any], look: Look, draws: Sequence[tuple[str, str]] = ()
+) -> Scene:
     items: dict[str, Voxels | Volume] = {}
     notes: dict[str, str] = {}
     for key, thing in things.items():
@@ -221,7 +224,7 @@ def _scene(title: str, things: Mapping[str, Any], look: Look, draws: Mapping[str
         layers.append(Layer(key, one.kind, planes))
     layers += [Layer(key, "intensity", (), note) for key, note in notes.items()]
     labels = [layer for layer in layers if layer.kind == "label" and layer.planes]
-    return Scene(title, layers, draws_of(draws), labels)
+    return Scene(title, layers, draws, labels)
 
 
 def _is_inside(at: Sequence[int], shape: Sequence[int]) -> bool:

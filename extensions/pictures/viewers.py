@@ -19,12 +19,14 @@ from ...core.validate import MILLIMETRES, plain_unit
 from ...spatial import LazyPatch
 from ...volumes import Volume, save
 from ...volumes.catalog.whole_pass import at_level, coarser_levels
+from ...volumes.formats.chunked_backend import PIXEL
 from .planes import has_directions
 from .scenes import stored_affine, with_three_axes
 
 Layer = tuple[Any, dict[str, Any], str]
 """``(data, arguments, type)``, the layer data of napari."""
 # World axes of napari grow to the right, down and into the screen: left, posterior, superior.
+_UNITS = {PIXEL: "pixel"}
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _ZYX = [2, 1, 0]  # Napari shows the last two axes: rows are y, columns are x.
 _RANKS = (0.5, 99.5)  # Percentiles in a manifest that become black and white.
@@ -207,7 +209,7 @@ def _place(affine: NDArray[np.float64], unit: str, directions: bool) -> dict[str
     return {
         "scale": tuple(scale.tolist()),
         "affine": rest,
-        "units": (plain_unit(unit) if unit in MILLIMETRES else "mm",) * 3,
+        "units": (plain_unit(unit) if unit in MILLIMETRES else _UNITS.get(unit, "mm"),) * 3,
         "axis_labels": ("z", "y", "x"),
     }
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from ...core import Sample
 from ...datapipes.iter import from_cases
-from ...graph import is_pipe
+from ...datapipes.open_volume import OpenVolume
+from ...graph import is_pipe, walk
 
 
 def two_views(
@@ -26,7 +27,7 @@ def two_views(
     Parameters
     ----------
     cases
-        A source of cases with ``image``, or a list of mappings.
+        A source of cases with ``image``, a chain that has opened it, or a list of mappings.
     size, samples_per_volume, batch_size
         Of the patches: how large, how many of each volume, how many in a batch.
     view
@@ -41,9 +42,17 @@ def two_views(
     >>> batch = next(iter(two_views(from_cases([case]), (8, 8, 8), batch_size=2)))
     >>> sorted(batch), batch["view_1"].shape, bool((batch["view_1"] == batch["view_2"]).all())
     (['meta', 'view_1', 'view_2'], torch.Size([2, 1, 8, 8, 8]), False)
+
+    A chain that has opened the image keeps its options:
+
+    >>> opened = from_cases([case]).open_volume(axes="xyz").to_axes("zyx")
+    >>> next(iter(two_views(opened, (4, 8, 8))))["view_1"].shape
+    torch.Size([4, 1, 4, 8, 8])
     """
     source: Any = cases if is_pipe(cases) else from_cases(cases)
-    volumes = source.open_volume(keys=["image"], labels=()).normalize()
+    if not any(isinstance(pipe, OpenVolume) for pipe in walk(source)):
+        source = source.open_volume(keys=["image"], labels=())
+    volumes = source.normalize(keys=["image"])
     patches = volumes.lazy_patch(size, samples_per_volume=samples_per_volume)
     first, second = patches.shuffle_plans().fork(2)
     make = default_view if view is None else view

@@ -163,10 +163,10 @@ class LazyPatch(NoArithmetic, ViewableVoxels):
     @property
     def draws(self) -> dict[str, Any]:
         """Draws of each random pipe for the sample, by the name of its stream."""
-        draws = {**self.pending.draws}
-        if (earlier := getattr(self.volume, "patch", None)) is not None:
-            draws = {**earlier.draws, **draws}
-        for step, params in self.value_draws if self.values else ():
+        earlier, spatial = getattr(self.volume, "patch", None), self.pending.draws
+        draws: dict[str, Any] = {} if earlier is None else {**earlier.draws}
+        pairs: Any = [(step, spatial[step.stream_name]) for step in self.pending.steps]
+        for step, params in (*pairs, *(self.value_draws if self.values else ())):
             # An op with ``p`` is recorded even if it acted without parameters.
             if params is None or params or hasattr(step.op, "p"):
                 draws[step.stream_name] = params

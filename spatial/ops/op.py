@@ -15,8 +15,8 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from ...core import Grid
-from ...core.draws import OpStep, check_record
-from ...core.errors import PatchSizeError
+from ...core.draws import ChosenOps, OpStep, check_record
+from ...core.errors import PatchSizeError, SampleError
 from ...core.stream import is_random
 from ...core.suggest import numbers_of
 from ...core.validate import ParameterRange, as_probability, entries_of, is_integer, parse_range
@@ -97,6 +97,8 @@ class Step(OpStep):
         self, generator: np.random.Generator, plan: SpatialPlan, place: Any = None
     ) -> Params | None:
         """Return the parameters for one item, or None if the op does not act on it."""
+        if plan.is_flat:
+            refuse_third_axis(self.op)
         if self.record is None:
             at_place = None if place is None else getattr(self.op, "at_place", None)
             return self.op.draw(generator, plan) if at_place is None else at_place(place)
@@ -109,6 +111,22 @@ class Step(OpStep):
         if params is not None:
             return self.op.then(plan, params)
         return plan if self.op.lattice else plan.interpolate()
+
+
+def refuse_third_axis(op: Any) -> None:
+    """Raise ``SampleError`` for an op with a value for the hidden third axis of 2-D data."""
+    for one in op.ops() if isinstance(op, ChosenOps) else (op,):
+        angles = getattr(one, "degrees", getattr(one, "rotate", None))
+        axes, chances = getattr(one, "axes", ()), getattr(one, "flip", 0)
+        if isinstance(angles, tuple) and len(angles) == 3:
+            msg = f"{one.name} has three angles, and 2-D data turn by one"
+            raise SampleError(msg, do="Give one angle, 15, or one range, (-15, 15).")
+        if isinstance(axes, tuple) and len(axes) < 3 and 2 in axes:
+            msg = f"{one.name} has axis 2, and 2-D data have the axes 0 and 1"
+            raise SampleError(msg, do="Give axes out of 0 and 1.")
+        if isinstance(chances, tuple) and chances[2]:
+            msg = f"{one.name} flips three axes, and 2-D data have two"
+            raise SampleError(msg, do="Give one probability, or one for each of the two axes.")
 
 
 Amount = ParameterRange | tuple[ParameterRange, ParameterRange, ParameterRange]

@@ -7,7 +7,9 @@ import tifffile
 import zarr
 
 import voxpipe as vp
-from voxpipe.core.errors import BadHeader, PatchSizeError
+from voxpipe.core.errors import BadHeader, PatchSizeError, SampleError
+from voxpipe.extensions.pictures.facts import facts_of_batch
+from voxpipe.spatial import Rotate
 
 RANDOM = np.random.default_rng(0)
 STACK = RANDOM.integers(0, 4000, (6, 20, 24), np.uint16)  # z, y, x
@@ -296,3 +298,47 @@ def test_predictions_keep_their_places():
     assert shapes == {(4, 8, 16), (8, 16)}
     result = vp.predict(double, IMAGE, patch=(8, 16), output="logits", mirror=True)
     assert np.allclose(np.squeeze(result), 2 * IMAGE)
+
+
+def plane():
+    return vp.from_cases([{"image": np.zeros((40, 48, 1), np.uint8)}]).open_volume(axes="xyz")
+
+
+THIRD = {
+    "rotate": (lambda p: p.rotate((0, 0, 15)), "2-D data turn by one"),
+    "angles": (lambda p: p.augment(rotate=(15, 0, 0)), "2-D data turn by one"),
+    "chances": (lambda p: p.augment(flip=(0.5, 0.5, 0.5)), "one for each of the two axes"),
+    "flip": (lambda p: p.flip(2), "axes 0 and 1"),
+    "rotate90": (lambda p: p.rotate90(1, (0, 2)), "axes 0 and 1"),
+    "choice": (lambda p: p.one_of([Rotate((0, 0, 15))]), "2-D data turn by one"),
+}
+
+
+@pytest.mark.parametrize("name", THIRD)
+def test_a_third_axis_of_two_dimensional_data_is_refused(name):
+    """At once where the chain has two axes, and by the plan where an adapter puts them."""
+    chain, words = THIRD[name]
+    with pytest.raises(SampleError, match=words):
+        next(iter(chain(plane().lazy_patch((16, 16))).batch_patches(1)))
+    with pytest.raises(SampleError, match=words):
+        next(iter(vp.DataLoader2(chain(plane()).batch_patches(1), [vp.adapters.ToAxes("yx")])))
+
+
+def test_draws_of_two_dimensional_data_are_printed_with_two_axes():
+    """One angle and two numbers in samples and batches; a turn of the stack before has three."""
+    pipe = plane().lazy_patch((16, 16)).rotate(((-15, 15),)).zoom((0.9, 1.1)).shear(0.1)
+    pipe = pipe.flip(p=(1, 1)).transpose((1, 0))
+    lines = str(next(iter(pipe))).splitlines()
+    draws = {line.split()[1]: line.split(maxsplit=2)[2] for line in lines if "drew" in line}
+    assert list(draws) == ["lazy_patch", "rotate", "zoom", "shear", "flip", "transpose"]
+    assert draws["lazy_patch"].endswith("size=(16, 16)")
+    assert draws["rotate"].startswith("degrees=")
+    assert "(" not in draws["rotate"]
+    assert draws["zoom"].count(",") == draws["flip"].count(",") == 1
+    assert (draws["shear"], draws["transpose"]) == ("factor=0.1", "axes=(1, 0)")
+    batch = next(iter(pipe.batch_patches(1)))
+    assert "shear: factor=0.1" in facts_of_batch(batch)[-1][1]
+    stack = vp.from_cases([{"image": np.zeros((8, 8, 3))}]).open_volume(axes="xyz")
+    stack = stack.rotate((0, 0, 5)).lazy_patch((4, 4, 1)).to_axes("yx").rotate(3)
+    text = str(next(iter(stack)))
+    assert [part in text for part in ("degrees=(0, 0, 5)", "degrees=3", "to_axes")] == [1, 1, 0]

@@ -478,7 +478,7 @@ class CataloguedSource:
     def change(self, future: Future[Stamp] | None) -> str:
         """Return the difference between volume and manifest in words; empty if none."""
         try:
-            now = stamp_at(self.located_source) if future is None else future.result()
+            now = stamp_at(self.located_source, future)
         except VolumeNotFound:
             return "it is gone"
         return self.entry.stamp.change(now)

@@ -163,6 +163,10 @@ def list_below(
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Return the names of volumes by folder, relative to the location, and the place of each."""
     place, options = os.fspath(location), storage_options or {}
+    where: dict[str, Any] = {"uri": place} if is_url(place) else {"path": Path(local_path(place))}
+    if "{" in place and is_recognised(BackendRequest(**where, source=place)):
+        name = posixpath.basename(place)  # a pattern of files that are one volume
+        return {"": [name]}, {name: place}
     places = dict(_below_matches(place, options) if is_glob(place) else _list(place, options))
     folders: dict[str, list[str]] = {}
     for name in sorted(places):

@@ -522,11 +522,21 @@ def document_at(place: str, options: Mapping[str, Any], noun: str = "", do: str 
     raise VolumeNotFound(f"there is no {noun}{public_name(place)}.", do=do)
 
 
-def stamp_at(source: LocatedSource) -> Stamp:
-    """Return the stamp of the file or folder at a path or URL."""
-    future = begin_stamp(source, "")
-    if future is not None:
-        return future.result()
+def stamp_at(source: LocatedSource, future: Future[Stamp] | None = None) -> Stamp:
+    """Return the stamp of the file, the folder or the files of a pattern at a path or URL."""
+    future = begin_stamp(source, "") if future is None else future
+    with suppress(VolumeNotFound):
+        return _local_stamp(source) if future is None else future.result()
+    files = getattr(source.open(), "files", ())  # those that a reader finds by the place
+    entries = [
+        (file.name, file.size, repr(file.stamp[1:]) if file.stamp else file.content_key)
+        for file in files
+    ]
+    return _as_list(entries) if entries else Stamp("listing", 0, 0, "")
+
+
+def _local_stamp(source: LocatedSource) -> Stamp:
+    """Return the stamp of a local file or folder."""
     if not os.path.isdir(source.path):
         file = LocalStoredFile(source.path)
         return Stamp("file", file.size, 1, str(file.stamp[1]))

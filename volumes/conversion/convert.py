@@ -331,8 +331,8 @@ def publish(
 
     The coarser levels of the plan are written before.
     """
-    lead = (0,) * (len(plan.axes) - 3)
-    sums = [stored_sum(array, (*lead, *index[::-1])) or b"" for index, _ in plan.regions()]
+    counts = [-(-n // s) for n, s in zip(plan.stored_shape, plan.stored_shards, strict=True)]
+    sums = [stored_sum(array, index) or b"" for index in np.ndindex(*counts)]
     record = {**array.attrs["voxpipe"], "sums": b"".join(sums).hex()}
     array.update_attributes({"voxpipe": record})
     above = image_above(target.name)
@@ -389,7 +389,7 @@ def known_version(volume: Any) -> str:
                 files = getattr(part.probe(), "files", ()) if source.path else ()
             paths = {source.path, *(getattr(file, "path", "") for file in files)} - {""}
             # A folder changes with the labels that are added; its stamp lists the others.
-            files_only = (path for path in sorted(paths) if not os.path.isdir(path))
+            files_only = filter(os.path.isfile, sorted(paths))
             changes += [(path, os.stat(path).st_ctime_ns) for path in files_only]
             changes += [file.content_key for file in files]
     return content_key(version_of(volume), tuple(changes))

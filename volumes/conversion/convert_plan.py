@@ -19,6 +19,7 @@ from ...core import Region
 from ...core.errors import VolumeError
 from ...core.grid import unit_for
 from ...core.validate import MILLIMETRES, unit_word
+from ..formats.chunked_backend import PIXEL
 from ..header import Header, Triple, affine_matrix
 
 # In smaller chunks requests and chunk headers cost more than voxels; of larger ones a patch decodes
@@ -237,7 +238,9 @@ def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict
     names = {"um": "micrometer", "nm": "nanometer", "angstrom": "angstrom"}
     size = MILLIMETRES[unit] if unit in names else 1.0
     spatial = {"type": "space", "unit": names.get(unit, "millimeter")}
+    spatial = {"type": "space"} if unit == PIXEL else spatial
     kinds = {"c": {"type": "channel"}, "z": spatial, "y": spatial, "x": spatial}
+    kinds |= {"t": {"type": "time"}}
     matrix = affine_matrix(plan.header.affine)
     diagonal, origin = np.diag(matrix)[:3], matrix[:3, 3]
     # OME-Zarr has no rotation, so a translation of a rotated image would be wrong.

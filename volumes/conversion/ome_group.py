@@ -25,7 +25,7 @@ from ...storage.remote import open_remote
 from ..header import Header, Triple
 from .convert_plan import ConvertPlan, spacing_of
 
-_LABEL_GROUP = re.compile(r"(.+\.zarr)/labels/([^/]+)/?", re.IGNORECASE)
+_LABEL_GROUP = re.compile(r"(.+\.zarr(?:/[^/]+)*)/labels/([^/]+)/?", re.IGNORECASE)
 _SUFFIX = ".ome.zarr"
 # Voxels along the longest axis at which no further level is written by default.
 _SMALL = 256

@@ -24,22 +24,25 @@ from ..voxels import Voxels, plain
 from .stored_file import FilesBackend, StoredFile
 
 SPATIAL = ("x", "y", "z")
-NO_LENGTHS = ("", *str.split("pixel px voxel none null unknown arbitrary referenceframe"))
+_SILENT = ("", "none", "null", "unknown")
+NO_LENGTHS = (*_SILENT, "pixel", "px", "voxel", "arbitrary", "referenceframe")
 """Units of lengths in voxels or without a unit."""
+PIXEL = "px"
+"""Unit of the header of such a file: its lengths are numbers of pixels."""
 
 
 def millimetres_in(unit: Any, name: str) -> float:
-    """Return the millimetres in a unit of a file; 1 for an unknown unit, with a warning."""
+    """Return the millimetres in a unit of a file; 1 for pixels, and for an unknown unit."""
     word = "" if unit is None else unit_word(str(unit))
     if word not in MILLIMETRES and word not in NO_LENGTHS:
         warn(
-            f"unknown-unit: {name} gives lengths in the unknown unit {shorten(unit)}; they are "
-            "read as millimetres. Pass affine= to place the voxels.",
+            f"unknown-unit: {name} gives lengths in the unknown unit {shorten(unit)}; they "
+            "count as pixels. Pass affine= to place the voxels.",
             LikelyMistake,
         )
     units = values_here().get(PLACEMENT, PLACEMENT.default).units
-    if word in MILLIMETRES and units is not None:
-        units.add(plain_unit(word))
+    if units is not None and word not in _SILENT:
+        units.add(plain_unit(word) if word in MILLIMETRES else PIXEL)
     return MILLIMETRES.get(word, 1.0)
 
 

@@ -247,13 +247,12 @@ def _word(entry: Mapping[str, Any]) -> str:
 
 def _unit(axis: str, entry: Mapping[str, Any]) -> float:
     """Return the millimetres along RAS+ in the unit of an axis."""
-    # Without any unit lengths are millimetres, like those of NIfTI's unknown unit.
     unit = _word(entry)
     if axis not in SPATIAL:
         return 1.0
     if unit not in NO_LENGTHS and unit not in MILLIMETRES:
         raise ValueError(f"{entry['unit']!r} of axis {axis} is no unit of length that is known")
-    size = 1.0 if unit in NO_LENGTHS else millimetres_in(unit, "")
+    size = millimetres_in("pixel" if unit in NO_LENGTHS else unit, "")
     orientation = entry.get("orientation")
     if not orientation:
         return size

@@ -84,6 +84,10 @@ def test_a_region_computes_its_planes_alone(fake, tmp_path, suffix):
     assert volume.chunks == (30, 20, 1)
     assert volume.access == "range"
     assert volume.lengths == "0.5 x 0.5 x 2 um"
+    assert volume.channel_names == Image.channel_names * 2
+    assert vp.Volume(place, scene=1, time=1).channel_names == Image.channel_names
+    gfp = vp.Volume(place, scene="first", time=1, channels=["GFP"])
+    np.testing.assert_array_equal(stored(gfp)[0], VOXELS[1, 1])
     expected = VOXELS[:, :, 1, :6, :5].reshape(6, 6, 5) + 1
     np.testing.assert_array_equal(part.array[..., 0].transpose(0, 2, 1), expected)
     (index,) = volume.probe()._array.computed

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import zarr
+from ome_files import write_image
 
 import voxpipe as vp
-from voxpipe.core.errors import BadHeader, SampleError
+from voxpipe.core.errors import BadHeader, LikelyMistake, SampleError
+from voxpipe.extensions.pictures.planes import read_planes
 
 VOXELS = np.arange(2 * 6 * 8, dtype=np.uint16).reshape(2, 6, 8)
 AFFINE = np.diag([0.0005, 0.0005, 0.002, 1.0])
@@ -79,3 +82,29 @@ def test_options_without_effect_are_refused(image, options):
 
     with pytest.raises(SampleError, match="has no effect: 'image' is a Volume already"):
         next(iter(vp.from_cases([{"image": volume}]).open_volume(**options)))
+
+
+@pytest.mark.parametrize("unit", ["pixel", None])
+def test_lengths_in_pixels_are_no_millimetres(tmp_path, unit):
+    """They are printed, copied, drawn and shown in pixels; ``affine=`` gives a size."""
+    place = write_image(tmp_path / "a.ome.zarr", VOXELS, "zyx", 3)
+    group = zarr.open_group(place)
+    ome = group.attrs["ome"]
+    for axis in ome["multiscales"][0]["axes"]:
+        axis.pop("unit")
+        axis |= {"unit": unit} if unit else {}
+    group.attrs["ome"] = ome
+    volume = vp.Volume(place)
+    assert volume.lengths == "0.5 x 0.5 x 0.5 px"
+    assert " mm" not in str(volume)
+    assert volume.to_napari()[0][1]["units"] == ("pixel",) * 3
+    (plane, *_) = read_planes(volume, side=8)
+    assert plane.length_text(2.0) == "2 voxels"
+    vp.convert(place, tmp_path / "b.ome.zarr")
+    vp.convert(place, tmp_path / "b.ome.tif")
+    assert "millimeter" not in (tmp_path / "b.ome.zarr" / "zarr.json").read_text()
+    assert vp.Volume(tmp_path / "b.ome.zarr").lengths == volume.lengths
+    with pytest.warns(LikelyMistake, match="sizes are in pixels"):
+        assert vp.Volume(tmp_path / "b.ome.tif").lengths == volume.lengths
+    assert vp.Volume(place, affine=AFFINE).lengths == ""
+    assert " mm" in str(vp.Volume(place, affine=AFFINE))

@@ -265,3 +265,35 @@ def test_chains_read_patches_of_a_sequence(tmp_path):
     assert sample["image"].shape == (3, 4, 4, 4)
     expected = SEQUENCE[1, :, :4, :4, :4].transpose(0, 3, 2, 1)
     np.testing.assert_array_equal(np.asarray(sample["image"]), expected)
+
+
+def test_a_pattern_is_converted_checked_and_indexed(tmp_path, monkeypatch):
+    """The version of a pattern is that of its files; a second conversion writes nothing."""
+    monkeypatch.chdir(stack(tmp_path / "stack", PLANES[:3]))
+    volume = vp.Volume("z{z}.tif")
+    assert vp.convert(volume, "../a.zarr").new_shards == 1
+    assert vp.convert("z{z}.tif", "../a.zarr").new_shards == 0
+    np.testing.assert_array_equal(vp.Volume("../a.zarr").numpy(), volume.numpy())
+    assert "1 checked, 0 bad" in str(vp.check("z{z}.tif"))
+    vp.index("z{z}.tif", "../m.json")
+    sample = next(iter(vp.from_manifest("../m.json").open_volume()))
+    assert sample["image"].shape == volume.shape
+    kept = vp.predict(lambda x: x, volume, "../p.zarr", patch=8, output="logits", run="a")
+    assert kept.shape == volume.shape
+    tifffile.imwrite("z3.tif", PLANES[3])
+    assert vp.convert("z{z}.tif", "../a.zarr", overwrite=True).new_shards == 1
+    assert vp.Volume("../a.zarr").shape[3] == 4
+
+
+def test_names_in_a_pattern_are_names_of_channels(tmp_path):
+    """For each time point; numbers are none."""
+    for name in CHANNELS:
+        stack(tmp_path, PLANES[:2] + len(name), f"t0_{name}_z{{}}.tif")
+        stack(tmp_path, PLANES[:2], f"t1_{name}_z{{}}.tif")
+    volume = vp.Volume(tmp_path / "t{t}_{c}_z{z}.tif", time=0, channels=["GFP"])
+    assert volume.channel_names == ("GFP",)
+    np.testing.assert_array_equal(volume.numpy()[0].T, PLANES[:2] + 3)
+    both = vp.Volume(tmp_path / "t{t}_{c}_z{z}.tif", time="all", channels=["DAPI"])
+    assert both.channel_names == ("DAPI", "DAPI")
+    pipe = vp.from_ome(tmp_path / "t{t}_{c}_z{z}.tif").open_volume(channels=["RFP"])
+    assert next(iter(pipe))["image"].shape[0] == 1

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -164,3 +165,19 @@ def test_an_array_is_in_the_place_of_the_image(kind):
         assert np.array_equal(one.voxels > 0.5, other.voxels == 1)
         assert (one.pixel, one.index) == (other.pixel, other.index)
     assert any(plane.voxels.any() for plane in outlines.planes)
+
+
+def test_planes_of_a_volume_share_one_scale():
+    """In figures and tables; a plane that would be too small has a scale and a bar of its own."""
+    volume = vp.Volume(np.random.rand(10, 40, 20), affine=np.diag([1.0, 1, 2, 1]))
+    figure = vp.show(volume)
+    spans = {(axes.get_xlim()[1] - axes.get_xlim()[0]) for axes in figure.axes}
+    assert spans == {40.0}
+    assert sum(len(axes.lines) > 0 for axes in figure.axes) == 1
+    widths = [int(text) for text in re.findall(r'alt="[^"]*" width="(\d+)"', volume._repr_html_())]
+    np.testing.assert_allclose(np.divide(widths, widths[0]), [1, 0.25, 0.25], atol=0.02)
+
+    figure = vp.show(vp.Volume(np.random.rand(5, 100, 5)))
+    spans = [axes.get_xlim()[1] - axes.get_xlim()[0] for axes in figure.axes]
+    assert spans == [100.0, 5.0, 100.0]
+    assert [len(axes.lines) > 0 for axes in figure.axes] == [True, True, False]

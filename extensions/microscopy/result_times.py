@@ -1,0 +1,190 @@
+"""Predictions of several time points in one OME-Zarr group, with an axis of time.
+
+Each time point is predicted into a group of its own. The last step copies these shard by shard.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...core import Region
+from ...core.errors import LeadsOutside, SampleError
+from ...stitching.stitched_volume import refuse_shared
+from ...storage.content import content_key
+from ...storage.location import is_url
+from ...volumes import Volume
+from ...volumes.conversion.convert import create_arrays, publish
+from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
+from ...volumes.conversion.destination import check_destination, destination_of, hold
+from ...volumes.conversion.ome_group import levels_at, list_label, refuse_no_image
+from ...volumes.conversion.volume_file import refuse_unwritable
+
+IMAGE = "{image}"
+"""Part of a destination that stands for the path of an image below the root."""
+
+
+@dataclass(frozen=True)
+class TimePlan(ConvertPlan):
+    """Chunks and shards of a group (t, c, z, y, x), each of one time point."""
+
+    times: int = 1
+    has_channels: bool = False
+    """Whether there is an axis of channels."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the stored axes: t, (c), z, y, x."""
+        return ("t", *("c" for _ in range(self.has_channels)), "z", "y", "x")
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of the zarr array."""
+        channels, i, j, k = self.header.shape
+        return (self.times, *(channels,) * self.has_channels, k, j, i)
+
+    @property
+    def stored_chunks(self) -> tuple[int, ...]:
+        """Inner chunk per stored axis."""
+        return (1, *(self.channels,) * self.has_channels, *self.chunk[::-1])
+
+    @property
+    def stored_shards(self) -> tuple[int, ...]:
+        """Shard per stored axis."""
+        whole = -(-self.header.shape[0] // self.channels) * self.channels
+        return (1, *(whole,) * self.has_channels, *self.shard[::-1])
+
+    def index(self, region: Region) -> tuple[slice, ...]:
+        """Return a region as an index of the stored array of one time point."""
+        return (*(slice(None) for _ in range(self.has_channels)), *region.slices[::-1])
+
+
+@dataclass(frozen=True)
+class Place:
+    """The times of one image that have one destination."""
+
+    path: str
+    sizes: Mapping[str, int]
+    """Lengths of the axes of the image, by letter."""
+    parts: str
+    """Folder of the groups of single times."""
+    times: dict[str, int] = field(default_factory=dict)
+    """Time of each case."""
+
+    def part(self, case: str) -> str:
+        """Return the place of the group of one case."""
+        return f"{self.parts}/t{self.times[case]}.zarr"
+
+    def join(
+        self, volumes: Mapping[str, Volume], options: Mapping[str, Any], *, overwrite: bool
+    ) -> dict[str, Volume]:
+        """Write one group of all times; return the volume of each case, of its time.
+
+        A time without a case is 0.
+        """
+        mine = {case: volume for case, volume in volumes.items() if case in self.times}
+        if not mine:
+            return {}
+        first = next(iter(mine.values()))
+        plan = self._plan(first)
+        target = destination_of(self.path, options)
+        key = content_key(self.path, tuple(volume.token for volume in mine.values()))
+        target.finished_shards(key)
+        array = create_arrays(plan, target)
+        for case, volume in mine.items():
+            time = slice(self.times[case], self.times[case] + 1)
+            for _, region in plan.regions():
+                voxels = volume.read(region).array.transpose(0, 3, 2, 1)
+                voxels = voxels if plan.has_channels else voxels[0]
+                array[(time, *plan.index(region))] = np.ascontiguousarray(voxels, plan.dtype)[None]
+        how = {"overwrite": overwrite, "is_label": first.kind == "label"}
+        publish(array, plan, target, key, **how)
+        list_label(self.path, options)
+        shutil.rmtree(self.parts, ignore_errors=True)
+        own: dict[str, Any] = {"kind": first.kind}
+        own |= {"storage_options": options} if is_url(self.path) else {}
+        return {case: Volume(self.path, time=self.times[case], **own) for case in mine}
+
+    def _plan(self, volume: Volume) -> TimePlan:
+        header = volume.header
+        usual = vars(plan_conversion(header, codec="zstd"))
+        usual |= {"levels": levels_at(self.path, header, None)}
+        has_channels = header.shape[0] > 1 or "c" in self.sizes
+        return TimePlan(**usual, times=self.sizes["t"], has_channels=has_channels)
+
+
+class JointTimes:
+    """The destinations of the cases of ``from_ome()``, and their results.
+
+    ``{image}`` in the destination is the path of the image below the root. Each of ``cases`` has
+    a name, an image, a time and lengths of axes. The ``stack`` holds the locks of destinations.
+    """
+
+    def __init__(
+        self,
+        destination: str,
+        cases: list[tuple[str, str, int | None, Mapping[str, int]]],
+        stack: ExitStack,
+        options: Mapping[str, Any],
+        *,
+        is_first: bool,
+        overwrite: bool,
+        keeps_parts: bool,
+    ) -> None:
+        self._options, self._overwrite = options, overwrite
+        self._paths: dict[str, str] = {}
+        self._joint: dict[str, Place] = {}
+        by_path: dict[str, list[Any]] = {}
+        for case in cases:
+            if {".", ".."} & {*case[1].split("/")} or os.path.isabs(case[1]):
+                msg = f"the result of the image {case[1]!r} would lie outside of {destination}"
+                raise LeadsOutside(msg, do="Give f(case) as the destination.")
+            path = destination.replace(IMAGE, case[1]).replace("{case}", case[0])
+            by_path.setdefault(path, []).append(case)
+            self._paths[case[0]] = path
+        for path, mine in by_path.items():
+            if len(mine) == 1:
+                continue
+            _, image, _, sizes = mine[0]
+            if any(other[1] != image for other in mine) or refuse_unwritable(path):
+                refuse_shared(path)
+            self._joint[path] = Place(path, sizes, _parts(path, stack))
+            self._joint[path].times.update((name, time) for name, _, time, _ in mine)
+            if is_first:
+                refuse_no_image(path, options)
+                target = destination_of(path, options)
+                stack.enter_context(hold(target, path))
+                if check_destination(target, overwrite=overwrite):
+                    target.make_way()
+                if not keeps_parts:
+                    shutil.rmtree(self._joint[path].parts, ignore_errors=True)
+
+    def place_of(self, case: str) -> str:
+        """Return the destination of one case."""
+        path = self._paths.get(case)
+        if path is None:
+            msg = f"the case {case!r} is none of from_ome()"
+            raise SampleError(msg, do="Keep the names of its cases, or give f(case).")
+        return self._joint[path].part(case) if path in self._joint else path
+
+    def join(self, volumes: Mapping[str, Volume]) -> dict[str, Volume]:
+        """Return the results of all cases, after those of several times are one group."""
+        results = dict(volumes)
+        for place in self._joint.values():
+            results |= place.join(volumes, self._options, overwrite=self._overwrite)
+        return results
+
+
+def _parts(path: str, stack: ExitStack) -> str:
+    """Return the folder of the groups of single times: next to a local group."""
+    if is_url(path):
+        return stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+    folder, name = os.path.split(os.path.abspath(path.rstrip("/" + os.sep)))
+    return os.path.join(folder, f".{name}.times")

@@ -1,0 +1,86 @@
+"""Predictions of time points in one group of OME-Zarr, read back by zarr-python."""
+
+import numpy as np
+import pytest
+import torch
+import zarr
+from ome_files import write_image, write_plate
+
+import voxpipe as vp
+from voxpipe.core.errors import DestinationExists, SampleError
+
+VOXELS = np.random.default_rng(0).integers(0, 100, (3, 2, 2, 20, 300)).astype("u1")
+WINDOW = {"patch": (150, 20, 2), "overlap": 0.0}
+
+
+def bright(batch):
+    """Return two classes: the first channel below and above 50."""
+    return torch.cat([torch.full_like(batch[:, :1], 50.5), batch[:, :1]], 1)
+
+
+@pytest.fixture
+def image(tmp_path):
+    """Return the path of an image (t, c, z, y, x)."""
+    return write_image(tmp_path / "a.ome.zarr", VOXELS, "tczyx", 3)
+
+
+def test_times_become_one_label_group(image):
+    """It has the axes of the image, levels and a place in the list of labels."""
+    place = f"{image}/labels/bright"
+    results = vp.predict(bright, vp.from_ome(image).open_volume(), place, **WINDOW)
+
+    group = zarr.open_group(place, mode="r")
+    expected = (VOXELS[:, :1] > 50).astype("u1")
+    np.testing.assert_array_equal(group["0"][...], expected)
+    np.testing.assert_array_equal(group["1"][...], expected[..., ::2, ::2][:, :, ::2])
+    (multiscale,) = group.attrs["ome"]["multiscales"]
+    assert [axis["name"] for axis in multiscale["axes"]] == [*"tczyx"]
+    assert {"name": "t", "type": "time"} in multiscale["axes"]
+    assert sorted(path.name for path in (group.store.root.parent).iterdir()) == [
+        "bright",
+        "zarr.json",
+    ]
+    for time in range(3):
+        label = results[f"a t{time}"].numpy()
+        np.testing.assert_array_equal(label[0].T, expected[time, 0])
+    for sample in vp.from_ome(image, label="bright").open_volume():
+        assert sample["label"].shape == (1, 300, 20, 2)
+    with pytest.raises(DestinationExists):
+        vp.predict(bright, vp.from_ome(image).open_volume(), place, **WINDOW)
+
+
+def test_left_out_times_are_zero_and_channels_stay(image):
+    """A filter leaves times out; shares have an axis of channels."""
+    some = vp.from_ome(image).filter(lambda sample: sample["ome"]["time"] != 1)
+    place = f"{image}/labels/some"
+    results = vp.predict(bright, some.open_volume(), place, output="softmax", **WINDOW)
+
+    assert [*results] == ["a t0", "a t2"]
+    array = zarr.open_array(f"{place}/0", mode="r")
+    assert array.shape == (3, 2, *VOXELS.shape[2:])
+    assert not array[1].any()
+    np.testing.assert_allclose(array[2].sum(0), 1, rtol=1e-5)
+
+
+def test_images_of_a_plate_have_groups_of_their_own(tmp_path):
+    """``{image}`` is the path of an image; one file of several results is refused at once."""
+    root = str(tmp_path / "plate.zarr")
+    write_plate(root, 3, ["A/1", "B/2"], 1, VOXELS[:2, :1, :, :, :20], "tczyx")
+    cases = vp.from_ome(root).open_volume()
+    model = {"patch": (20, 20, 2), "overlap": 0.0}
+
+    vp.predict(bright, cases, f"{root}/{{image}}/labels/bright", **model)
+
+    for place in ("A/1/0", "B/2/0"):
+        label = zarr.open_array(f"{root}/{place}/labels/bright/0", mode="r")
+        assert label.shape == (2, 1, 2, 20, 20)
+
+    def never(batch):
+        raise AssertionError
+
+    for place in (f"{root}/A/1/0/labels/b", str(tmp_path / "b.nii.gz")):
+        with pytest.raises(DestinationExists, match="the results of two cases would be"):
+            vp.predict(never, cases, place, **model)
+    renamed = cases.map(lambda sample: sample.replace(case=f"x {sample.case}"))
+    with pytest.raises(SampleError, match="none of from_ome"):
+        vp.predict(bright, renamed, f"{root}/{{image}}/labels/c", **model)
