@@ -22,10 +22,11 @@ import numpy as np
 from ...core import Stream
 from ...core.affine3x4 import IDENTITY
 from ...core.draws import OpStep
-from ...core.errors import GraphError, GridMismatch, VoxpipeError, hide_last_axis
+from ...core.errors import GraphError, GridMismatch, SampleError, VoxpipeError, hide_last_axis
 from ...core.grid import GRID_TOLERANCE
 from ...core.lru_cache import cached_property
 from ...core.stream import common_identity
+from ...volumes.formats.chunked_backend import PIXEL
 from ...volumes.stack_source import letters_of, warn_of_axes
 from ..ops.grid_op import of_source, warn_of_outside
 from ..ops.op import Params, Step
@@ -125,6 +126,8 @@ class TransformChain:
             identity = common_identity(identity) if step.common else identity
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
+                if getattr(step.op, "unit", "mm") not in ("mm", "voxel"):
+                    self._refuse_pixels(step.op)
                 step_plan = self.through_flushes(plan) if step.looks_at_stored else plan
                 params = step.draw(stream.restart(generator), step_plan, self.place)
                 plan = step.apply(plan, params)
@@ -140,6 +143,15 @@ class TransformChain:
             warn_of_outside(self.moving, plan.source)
             plan = of_source(plan, self.moving.grid)
         return plan
+
+    def _refuse_pixels(self, op: Any) -> None:
+        """Raise ``SampleError`` for an op with a length, if the file counts pixels."""
+        first = next(iter(self.references.values()))
+        has_size = getattr(first, "has_given_affine", False) or first.header.file_unit != PIXEL
+        if not has_size:
+            msg = f"{op.name} has lengths in {op.unit}; those of {first.name} are numbers of pixels"
+            do = "Pass affine= to open_volume() to give the voxels a size, or leave unit= out."
+            raise SampleError(msg, do=do)
 
     @cached_property
     def draws(self) -> dict[str, Params | None]:

@@ -165,7 +165,10 @@ class VirtualVolume:
     @property
     def header(self) -> Header:
         """Header of the volume as if it were stored."""
-        return Header(self.shape, affine_entries(self.grid.affine, self.name), self.dtype)
+        source = self.patch.volume
+        unit = "" if getattr(source, "has_given_affine", False) else source.header.file_unit
+        affine = affine_entries(self.grid.affine, self.name)
+        return Header(self.shape, affine, self.dtype, file_unit=unit)
 
     def version(self) -> str:
         """Return a digest of the ops and of the current source content."""

@@ -97,7 +97,7 @@ class Step(OpStep):
         self, generator: np.random.Generator, plan: SpatialPlan, place: Any = None
     ) -> Params | None:
         """Return the parameters for one item, or None if the op does not act on it."""
-        if plan.is_flat:
+        if len(plan.axes) == 2:  # of 2-D data
             refuse_third_axis(self.op)
         if self.record is None:
             at_place = None if place is None else getattr(self.op, "at_place", None)

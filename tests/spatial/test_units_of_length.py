@@ -133,13 +133,13 @@ def test_grids_are_printed_in_the_unit_of_their_voxels(size, text):
 
 
 def test_an_unknown_unit_of_a_file_is_told(tmp_path):
-    """It is read as millimetres; pixels are no length, and nothing is told of them."""
+    """It counts pixels, with one warning; ImageJ's sizes in pixels cause one, too."""
     array = np.zeros((4, 5, 6), np.uint8)
     header = {"space": "left-posterior-superior", "space directions": np.eye(3)}
     for word, count in (("furlong", 1), ("um", 0)):
         nrrd.write(str(tmp_path / "a.nrrd"), array, {**header, "space units": [word] * 3})
         _check_told(tmp_path / "a.nrrd", word, count)
-    for word, count in (("furlong", 1), ("pixel", 0), ("micron", 0)):
+    for word, count in (("furlong", 1), ("pixel", 1), ("micron", 0)):
         more = {"axes": "ZYX", "unit": word, "spacing": 2.0}
         tifffile.imwrite(tmp_path / "a.tif", array, imagej=True, metadata=more)
         _check_told(tmp_path / "a.tif", word, count)

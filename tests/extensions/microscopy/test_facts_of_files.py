@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tifffile
 import zarr
 from ome_files import write_image
 
@@ -108,3 +109,21 @@ def test_lengths_in_pixels_are_no_millimetres(tmp_path, unit):
         assert vp.Volume(tmp_path / "b.ome.tif").lengths == volume.lengths
     assert vp.Volume(place, affine=AFFINE).lengths == ""
     assert " mm" in str(vp.Volume(place, affine=AFFINE))
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_ops_in_micrometres_need_a_size_of_voxels(tmp_path, flushes):
+    """Also after a flush; ``affine=`` gives the size, and other lengths count pixels."""
+    path = tmp_path / "a.tif"
+    metadata = {"axes": "ZYX", "unit": "pixel", "spacing": 1.0}
+    tifffile.imwrite(path, VOXELS, imagej=True, resolution=(1, 1), metadata=metadata)
+    opened = vp.from_cases([{"image": str(path)}])
+    placed = opened.open_volume(affine=AFFINE).translate((0.5, 0, 0), unit="um")
+    pixels = opened.open_volume()
+    pixels = pixels.flush() if flushes else pixels
+
+    assert next(iter(placed))["image"].shape == next(iter(pixels))["image"].shape
+    assert next(iter(pixels.translate((1, 0, 0))))["image"].plan.matrix[0, 3] == -1
+    for chain in pixels.translate((1, 0, 0), unit="um"), pixels.spacing(1.0, unit="um"):
+        with pytest.raises(SampleError, match=r"those of .*a\.tif are numbers of pixels"):
+            next(iter(chain))["image"].realize()

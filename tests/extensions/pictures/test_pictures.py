@@ -281,8 +281,9 @@ def test_the_command_refuses_other_files(tmp_path, capsys):
     """Before anything is read."""
     from voxpipe.__main__ import main
 
-    assert main(["preview", str(tmp_path / "v.npy"), "-o", "a.xyz"]) != 0
-    assert "is no picture" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["preview", str(tmp_path / "v.npy"), "-o", "a.xyz"])
+    assert "a.xyz ends with none of .png" in capsys.readouterr().err
     assert command.__doc__.startswith("Draw")
 
 
