@@ -210,10 +210,11 @@ wheel:
 	@$(STEP) -v "tests of the wheel" sh -c '$(WHEEL_PYTEST)'
 	@$(STEP) "install the sdist" $(WHEEL_PIP) --force-reinstall --no-deps dist/voxpipe-*.tar.gz
 	@$(STEP) -v "tests of the sdist" sh -c '$(WHEEL_PYTEST)'
-# Pages, reference and linked files are gathered first; the build then needs no network.
+# Tutorials run first, and pages, reference and linked files are gathered; the build then needs no network.
 docs: $(VENV)/installed-docs
-	$(RUN) tools/stage_docs.py build/docs/source
-	$(RUN) -m sphinx -W --keep-going -q -b html -c docs -d build/docs/doctrees \
+	@$(STEP) "tutorials" $(RUN) tools/run_tutorials.py build/docs/notebooks
+	@$(STEP) "pages and reference" $(RUN) tools/stage_docs.py --notebooks build/docs/notebooks build/docs/source
+	@$(STEP) "site" $(RUN) -m sphinx -W --keep-going -q -b html -c docs -d build/docs/doctrees \
 		build/docs/source build/docs/html
 	@echo "build/docs/html/index.html"
 

@@ -18,7 +18,7 @@ project = "voxpipe"
 author = "the authors of voxpipe"
 version = release = voxpipe.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc"]
-source_suffix = {".md": "myst-nb", ".rst": "restructuredtext"}
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb", ".rst": "restructuredtext"}
 root_doc = "index"
 default_role = "code"
 nitpicky = False  # annotations name classes of libraries whose reference is not at hand
@@ -26,7 +26,8 @@ nitpicky = False  # annotations name classes of libraries whose reference is not
 # Headings have GitHub's anchors, so that links work there too; a wrong one is a warning.
 myst_heading_anchors = 4
 myst_enable_extensions = ["dollarmath"]
-# Programs of the pages are tested by tests/test_doctests.py and tests/docs_site.
+# Programs of the pages are tested by tests/test_doctests.py and tests/docs_site, and the notebooks
+# of tutorials have outputs already.
 nb_execution_mode = "off"
 
 autodoc_member_order = "bysource"

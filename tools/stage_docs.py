@@ -2,7 +2,9 @@
 
 ``python tools/stage_docs.py FOLDER`` copies ``docs/`` to the folder, writes the reference next to
 it, and copies files outside of ``docs/`` that pages link to. Links are rewritten to these copies.
-Files that have not changed keep their time, so that a second build is quick.
+With ``--notebooks NOTEBOOKS``, the pages of the tutorials are the notebooks of that folder
+(``tools/run_tutorials.py``); else they show the programs. Files that have not changed keep their
+time, so that a second build is quick.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ LISTS = {
     PurePosixPath("decisions/README.md"): "[0-9]*.md",
     PurePosixPath("performance.md"): "measured-before.md",
 }
+TUTORIALS = "tutorials/[0-9]*.py"
 TEMPLATES = {PurePosixPath("decisions/0000-template.md")}
 LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".hpp": "cpp", ".cfg": "ini"}
 _LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
@@ -37,7 +40,8 @@ _ORPHAN = "---\norphan: true\n---\n\n"
 class Stage:
     """The staged files by their place in the site, and the links to follow."""
 
-    def __init__(self) -> None:
+    def __init__(self, notebooks: Path | None = None) -> None:
+        self._notebooks = notebooks
         self.texts: dict[PurePosixPath, str] = {}
         self.copies: dict[PurePosixPath, Path] = {}
         self._links: list[Path] = []
@@ -45,18 +49,20 @@ class Stage:
     def gather(self, convert: Callable[[str], str] = write_reference.napoleon) -> None:
         """Add the pages of ``docs/``, the reference, and all that they link to."""
         for file in sorted(PAGES.rglob("*")):
-            place = place_of(file)
+            place = self._place_of(file)
             if file.suffix == ".md":
                 self._add_page(file)
             elif file.suffix in ASSETS:
                 self.copies[place] = file
         while self._links:
             file = self._links.pop()
-            place = place_of(file)
+            place = self._place_of(file)
             if place in self.texts or place in self.copies:
                 continue
             if file.suffix == ".md":
                 self._add_page(file)
+            elif place.suffix == ".ipynb" and self._notebooks is not None:
+                self.copies[place] = self._notebooks / place.name
             elif file.suffix in LANGUAGES:
                 self.texts[place] = page_of_program(file)
             else:
@@ -65,7 +71,7 @@ class Stage:
             self.texts[PurePosixPath("reference", f"{name}.rst")] = text
 
     def _add_page(self, file: Path) -> None:
-        place = place_of(file)
+        place = self._place_of(file)
         text = self._with_links(file, file.read_text("utf-8"))
         if place in LISTS:
             names = sorted(other.stem for other in file.parent.glob(LISTS[place]))
@@ -84,7 +90,7 @@ class Stage:
             if not target.exists():
                 return match[0]  # Sphinx reports it
             self._links.append(target)
-            path = os.path.relpath(place_of(target), place_of(file).parent)
+            path = os.path.relpath(self._place_of(target), self._place_of(file).parent)
             return f"{match[1]}{path}{match[3]}"
 
         parts, end = [], 0
@@ -92,6 +98,16 @@ class Stage:
             parts += [_LINK.sub(rewrite, text[end : code.start()]), code[0]]
             end = code.end()
         return "".join([*parts, _LINK.sub(rewrite, text[end:])])
+
+    def _place_of(self, file: Path) -> PurePosixPath:
+        """Return the place of a file of the repository in the site."""
+        if file.is_relative_to(PAGES):
+            return PurePosixPath(file.relative_to(PAGES))
+        if file.match(TUTORIALS):
+            suffix = ".md" if self._notebooks is None else ".ipynb"
+            return PurePosixPath("tutorials", file.stem + suffix)
+        place = OTHERS / PurePosixPath(file.relative_to(ROOT))
+        return place.with_name(f"{place.name}.md") if file.suffix in LANGUAGES else place
 
     def write(self, folder: Path) -> None:
         """Write the files that differ, and remove those of earlier builds."""
@@ -107,14 +123,6 @@ class Stage:
                 file.unlink()
 
 
-def place_of(file: Path) -> PurePosixPath:
-    """Return the place of a file of the repository in the site."""
-    if file.is_relative_to(PAGES):
-        return PurePosixPath(file.relative_to(PAGES))
-    place = OTHERS / PurePosixPath(file.relative_to(ROOT))
-    return place.with_name(f"{place.name}.md") if file.suffix in LANGUAGES else place
-
-
 def page_of_program(file: Path) -> str:
     """Return a page that shows a program."""
     name, language = file.relative_to(ROOT), LANGUAGES[file.suffix]
@@ -125,9 +133,11 @@ def main() -> None:
     """Gather the files into the folder of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    stage = Stage()
+    parser.add_argument("--notebooks", type=Path)
+    arguments = parser.parse_args()
+    stage = Stage(arguments.notebooks)
     stage.gather()
-    stage.write(parser.parse_args().folder)
+    stage.write(arguments.folder)
 
 
 if __name__ == "__main__":

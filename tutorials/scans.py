@@ -1,5 +1,6 @@
 """Phantoms of CT scans for the tutorials, and the place where their pictures go."""
 
+import io
 import sys
 from pathlib import Path
 
@@ -64,10 +65,11 @@ def planes(batch, key="image", count=4):
 def save(figure, name):
     """Save a figure as ``tutorial-output/NAME.png``; show it if this is a notebook."""
     if "ipykernel" in sys.modules:
-        import matplotlib.pyplot  # noqa: F401  registers figures with the notebook
-        from IPython.display import display
+        from IPython.display import Image, display
 
-        display(figure)
+        png = io.BytesIO()
+        figure.savefig(png, dpi=110)
+        display(Image(png.getvalue()))
         return
     path = Path("tutorial-output") / f"{name}.png"
     path.parent.mkdir(exist_ok=True)

@@ -142,8 +142,9 @@ def test_links_out_of_the_docs_lead_to_copies(stage):
     """Programs become pages, and pages of other folders are copied."""
     page = stage["tutorials/index.md"]
 
-    assert "](../repository/tutorials/01_first_patches.py.md)" in page
-    assert "import voxpipe as vp" in stage["repository/tutorials/01_first_patches.py.md"]
+    assert "](01_first_patches.md)" in page
+    assert "import voxpipe as vp" in stage["tutorials/01_first_patches.md"]
+    assert "](../repository/examples/segment.py.md)" in page
     assert "repository/CONTRIBUTING.md" in stage
 
 
