@@ -185,12 +185,12 @@ bench: $(VENV)/installed-bench
 # The wheel and the sdist in dist/. Each is installed where there is neither a checkout nor git, with
 # the versions of a file, and runs tests of the unpacked sdist. All quick tests take twice as long as
 # make test: make wheel WHEEL_TESTS="tests/core tests/volumes" runs some. Oldest versions of what
-# voxpipe depends on: make wheel VERSIONS=constraints-min.txt; the newest: make wheel VERSIONS=.
+# voxpipe depends on: make wheel VERSIONS=constraints-min.txt; the newest: make wheel VERSIONS=
+VERSIONS ?= constraints.txt
 WHEEL := build/wheel
 WHEEL_RUN := $(CURDIR)/$(WHEEL)/env/bin/python
 WHEEL_PIP := $(WHEEL_RUN) -m pip install --quiet --disable-pip-version-check $(if $(VERSIONS),-c $(VERSIONS))
 WHEEL_TESTS ?= tests
-VERSIONS ?= constraints.txt
 # A folder without a repository above it: git would find this one.
 WHEEL_PYTEST = cd $(WHEEL)/sdist/voxpipe-* && GIT_CEILING_DIRECTORIES=$(CURDIR)/$(WHEEL) OMP_NUM_THREADS=1 \
 	VOXPIPE_TEST_NATIVE=1 $(WHEEL_RUN) -m pytest -q -m "not slow" -n $(PROCESSES) --dist loadfile \

@@ -34,7 +34,8 @@ LOST = """
 voxpipe: the native kernel was not built, because the compiler failed: {why}
 voxpipe works without it. Patches are the same to the bit, but resampling and decoding take the
 slow path in NumPy, which is many times slower. Install a C++17 compiler (Debian: g++, macOS:
-xcode-select --install), then: pip install --force-reinstall --no-deps --no-binary voxpipe voxpipe
+xcode-select --install), then build it again, without the wheel that pip has cached:
+pip install --force-reinstall --no-deps --no-cache-dir --no-binary voxpipe voxpipe
 """
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from ..core.errors import AccessDenied, VolumeChanged, VolumeNotFound, VoxpipeError
+from ..core.locks import at_fork
 from ..core.redact import server_of
 from .content import content_key
 from .in_flight import IN_FLIGHT, RequestPriority
@@ -67,6 +69,16 @@ _MOST_DENIALS = 2
 _SETTLED_SECONDS = 60.0
 # Bytes of a listed entry, and bytes of a listing that fits into one attempt.
 _ENTRY_BYTES, _LISTED_BYTES = 1024, 16 * 1024**2
+
+
+def _drop_loop() -> None:
+    """Let a forked child start its own event loop: the thread of its parent's does not run."""
+    # fsspec 2025.3 and earlier keep the loop, and requests of the child would wait for ever.
+    if asyn := sys.modules.get("fsspec.asyn"):
+        asyn.reset_lock()
+
+
+at_fork(after=_drop_loop)
 
 
 class ObjectEntry(NamedTuple):

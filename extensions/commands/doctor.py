@@ -15,6 +15,7 @@ import os
 import platform
 import shutil
 import sys
+import warnings
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -56,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the facts and fixes; return 1 if a requirement is missing."""
-    facts = [*_versions(), _kernel(), *_packages(), *_machine(), *_accelerators(), *_settings()]
+    kernel = _kernel()
+    facts = [*_versions(), kernel, _codecs(kernel.state == "ok"), *_packages()]
+    facts += [*_machine(), *_accelerators(), *_settings()]
     is_bad = any(fact.state == "bad" for fact in facts)
     if arguments.json:
         print_json({"ok": not is_bad, "facts": [fact._asdict() for fact in facts]})
@@ -90,19 +93,24 @@ def _kernel() -> _Fact:
     from ...spatial.resampling.native_resampler import path
 
     try:
-        name = path()
+        with warnings.catch_warnings(action="ignore"):  # this table shows the lack and its fix
+            name = path()
     except BadSetting as error:
         return _Fact("kernel", error.message, "bad", "unset VOXPIPE_NATIVE")
     if name is not None:
         return _Fact("kernel", name)
     if os.environ.get("VOXPIPE_NATIVE") == "0":
         return _Fact("kernel", "disabled by VOXPIPE_NATIVE=0", "lacks", "unset VOXPIPE_NATIVE")
-    fix = "pip install --force-reinstall --no-deps voxpipe  (with a C++ compiler)"
+    # pip caches wheels that it built, also one without the kernel.
+    fix = (
+        "pip install --force-reinstall --no-deps --no-cache-dir --no-binary voxpipe voxpipe"
+        "  (with a C++ compiler; in a checkout: make native)"
+    )
     return _Fact("kernel", "not built: resampling is slow", "lacks", fix)
 
 
 def _packages() -> list[_Fact]:
-    facts = [_codecs()]
+    facts = []
     for package, (extra, use) in _OPTIONAL.items():
         if version := _version_of(package):
             facts.append(_Fact(package, version))
@@ -112,11 +120,11 @@ def _packages() -> list[_Fact]:
     return facts
 
 
-def _codecs() -> _Fact:
+def _codecs(has_kernel: bool) -> _Fact:
     from ...volumes.chunks.native_chunks import native_decoder
 
     names = ("blosc", "zstd", "blosc2")
-    native = [name for name in names if native_decoder(name) is not None]
+    native = [name for name in names if has_kernel and native_decoder(name) is not None]
     slow = [name for name in names if name not in native]
     value = f"decoded by the kernel: {', '.join(native) or 'none'}"
     return _Fact("codecs", value + (f"; one by one: {', '.join(slow)}" if slow else ""))

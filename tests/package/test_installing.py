@@ -2,6 +2,8 @@
 
 import re
 import runpy
+import shutil
+import subprocess
 
 import pytest
 import setuptools
@@ -37,7 +39,8 @@ def test_an_installation_without_a_compiler_names_the_loss_once(library, monkeyp
 
     text = capfd.readouterr().err
     assert text.count("voxpipe: the native kernel was not built") == 1
-    for word in ("no such file: g++", "slower", "C++17 compiler", "pip install"):
+    # Without --no-cache-dir, pip installs the wheel that it built without the kernel again.
+    for word in ("no such file: g++", "slower", "C++17 compiler", "pip install", "--no-cache-dir"):
         assert word in text
     assert kernel.optional
 
@@ -62,3 +65,15 @@ def test_the_oldest_versions_are_those_of_the_constraints():
     assert pins.keys() == bounds.keys()
     for name, bound in bounds.items():
         assert re.match(rf"{re.escape(bound)}(\.|$)", pins[name]), name
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@pytest.mark.parametrize("versions", ["constraints.txt", "constraints-min.txt", ""])
+def test_the_wheel_is_tested_with_the_versions_of_a_file(versions):
+    """Those of ``constraints.txt`` unless another file is named, or none: the newest."""
+    named = [] if versions == "constraints.txt" else [f"VERSIONS={versions}"]
+    command = ["make", "--dry-run", "--always-make", "wheel", *named]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    install = next(line for line in lines.splitlines() if "install torch" in line)
+
+    assert re.findall(r"-c (\S+)", install) == ([versions] if versions else [])

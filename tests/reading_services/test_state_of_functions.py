@@ -220,6 +220,8 @@ class Unsearched:
 def warnings_of(function, service):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
+        # Python 3.12 and later warn of a fork beside threads.
+        warnings.filterwarnings("ignore", r".*fork\(\)", DeprecationWarning)
         two_epochs(service, function, "meta")
     return [str(one.message) for one in caught]
 

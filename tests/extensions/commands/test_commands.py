@@ -411,6 +411,28 @@ def test_doctor_names_the_fix_of_a_lack(document, monkeypatch):
     assert (status, result["ok"]) == (1, False)
 
 
+def test_doctor_without_the_kernel_names_one_fix(document, monkeypatch):
+    """No warning of the kernel interrupts the table, and no codec is decoded by it."""
+    from voxpipe.spatial.resampling import native_resampler
+    from voxpipe.volumes.chunks import native_chunks
+
+    for module in (native_resampler, native_chunks):
+        monkeypatch.setattr(module, "native_library", lambda *a, **k: (None, "it was not built"))
+        module._library.cache_clear()
+    try:
+        result = document("doctor")[1]
+    finally:
+        for module in (native_resampler, native_chunks):
+            module._library.cache_clear()
+
+    by_name = {fact["name"]: fact for fact in result["facts"]}
+    assert (by_name["kernel"]["state"], result["ok"]) == ("lacks", True)
+    assert "--no-cache-dir" in by_name["kernel"]["fix"]
+    assert (
+        by_name["codecs"]["value"] == "decoded by the kernel: none; one by one: blosc, zstd, blosc2"
+    )
+
+
 @pytest.mark.slow
 def test_demo_shows_each_step(tmp_path, document):
     """In less than a minute; the batches of workers are those of one process."""
