@@ -29,6 +29,7 @@ myst_enable_extensions = ["dollarmath"]
 # Programs of the pages are tested by tests/test_doctests.py and tests/docs_site, and the notebooks
 # of tutorials have outputs already.
 nb_execution_mode = "off"
+nb_merge_streams = True
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
