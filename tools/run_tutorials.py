@@ -44,9 +44,7 @@ def run(program: Path, folder: Path) -> str:
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     line = f"{program.stem}: run"
     with tempfile.TemporaryDirectory() as here:
-        client = NotebookClient(
-            notebook, timeout=_SECONDS, resources={"metadata": {"path": here}}
-        )
+        client = NotebookClient(notebook, timeout=_SECONDS, resources={"metadata": {"path": here}})
         try:
             client.execute(env=_environment(here))
         except CellExecutionError as error:

@@ -32,8 +32,6 @@ _SMALL = 256
 _MOST_LEVELS = 16
 # An axis is halved up to this many times the smallest distance between voxels.
 _EVEN = 1.5
-# Bytes of the coarser level that are written at once.
-_BLOCK_BYTES = 32 * 1024**2
 
 
 def image_above(place: str) -> tuple[str, str] | None:
@@ -75,7 +73,7 @@ def levels_at(place: str, header: Header, levels: int | None) -> tuple[Triple, .
 
 
 def write_levels(array: Any, plan: ConvertPlan, store: Any, create: Any, *, is_label: bool) -> None:
-    """Write the coarser levels of a written array of zarr-python, block by block.
+    """Write the coarser levels of a written array of zarr-python, shard by shard.
 
     ``store(path)`` returns the store of an array of the group. ``create(store, shape)`` returns
     the array of a level. With ``is_label`` blocks of voxels are sampled, else averaged.
@@ -86,27 +84,37 @@ def write_levels(array: Any, plan: ConvertPlan, store: Any, create: Any, *, is_l
         lead = array.shape[:-3]
         shape = tuple(-(-n // f) for n, f in zip(array.shape[-3:], ratio, strict=True))
         coarse = create(store(str(number)), (*lead, *shape))
-        for block in _blocks(coarse, ratio):
-            fine = tuple(
-                slice(s.start * f, min(s.stop * f, n))
-                for s, f, n in zip(block, ratio, array.shape[-3:], strict=True)
-            )
-            voxels = np.asarray(array[(..., *fine)])
-            coarse[(..., *block)] = reduce_blocks(voxels, ratio, is_label=is_label)
+        for block in _shards(coarse):
+            coarse[(..., *block)] = _coarser(array, block, ratio, is_label)
         array, before = coarse, factors
 
 
-def _blocks(array: Any, ratio: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Yield blocks (z, y, x) of an array, of whole shards, or of planes of chunks of one."""
-    sizes = list((array.shards or array.chunks)[-3:])
-    voxel = math.prod(array.shape[:-3]) * math.prod(ratio) * array.dtype.itemsize
-    # Shards are written whole: a shard of which parts are written is read again for each.
-    while math.prod(sizes) * voxel > 8 * _BLOCK_BYTES and sizes[0] > array.chunks[-3]:
-        sizes[0] = max(array.chunks[-3], sizes[0] // 2 // array.chunks[-3] * array.chunks[-3])
+def _shards(array: Any) -> Iterator[tuple[slice, ...]]:
+    """Yield the shards (z, y, x) of an array: one that is written in parts is read for each."""
+    sizes = (array.shards or array.chunks)[-3:]
     counts = [range(0, n, s) for n, s in zip(array.shape[-3:], sizes, strict=True)]
     for start in itertools.product(*counts):
         ends = zip(start, sizes, array.shape[-3:], strict=True)
         yield tuple(slice(a, min(a + s, n)) for a, s, n in ends)
+
+
+def _coarser(
+    array: Any, block: tuple[slice, ...], ratio: tuple[int, ...], is_label: bool
+) -> NDArray[Any]:
+    """Return a block of the next level, from whole layers of chunks of an array in turn."""
+    depth = math.lcm(array.chunks[-3], ratio[0]) // ratio[0]
+    shape = (*array.shape[:-3], *(s.stop - s.start for s in block))
+    result = np.empty(shape, array.dtype)
+    for start in range(block[0].start, block[0].stop, depth):
+        layer = (slice(start, min(start + depth, block[0].stop)), *block[1:])
+        fine = tuple(
+            slice(s.start * f, min(s.stop * f, n))
+            for s, f, n in zip(layer, ratio, array.shape[-3:], strict=True)
+        )
+        own = slice(start - block[0].start, layer[0].stop - block[0].start)
+        voxels = np.asarray(array[(..., *fine)])
+        result[..., own, :, :] = reduce_blocks(voxels, ratio, is_label=is_label)
+    return result
 
 
 def reduce_blocks(voxels: NDArray[Any], ratio: tuple[int, ...], *, is_label: bool) -> NDArray[Any]:
