@@ -1,8 +1,8 @@
 """Run the tutorials as notebooks, whose outputs and pictures the site shows.
 
-``python tools/run_tutorials.py FOLDER`` writes ``FOLDER/01_first_patches.ipynb`` and so on, two at a
-time. A notebook is kept while its program stays the same. One whose program needs a package that is
-not installed has no outputs.
+``python tools/run_tutorials.py FOLDER`` writes ``FOLDER/01_first_patches.ipynb`` and so on, two at
+a time. A notebook is kept while its program stays the same. One whose program needs a package that
+is not installed has no outputs.
 """
 
 from __future__ import annotations
