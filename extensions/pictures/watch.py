@@ -27,6 +27,7 @@ LOG_SECONDS = 60.0
 """Time between two lines in a log file."""
 KEEPS_UP = 0.05
 """Share of waiting below which the step limits, and not the loader."""
+_MOSTLY = 0.5  # of the time: from this share on, the loader limits
 _LONG_WAIT = 3.0  # seconds without a batch that are worth a line
 _BAR = 24  # characters
 _RECENT = 10  # tables over which rates are taken
@@ -124,6 +125,8 @@ def limit_of(loader: Any, share: float) -> str:
     """Return the limit of a loader: the step, or the part that the last diagnosis named."""
     if share < KEEPS_UP:
         return "your step: the loader keeps up"
+    if share < _MOSTLY:
+        return f"your step; waiting for the loader adds {share / (1 - share):.0%}"
     diagnosis = getattr(loader, "_measurement", None)
     if limit := getattr(diagnosis, "limit", ""):
         return f"the loader, {limit} of it"
