@@ -7,7 +7,7 @@
 # %% [markdown]
 # # First patches
 #
-# From files to augmented batches, without reading a voxel too many. The tutorial writes its own
+# From files to augmented batches, without reading any unneeded voxel. The tutorial writes its own
 # scans. Run it with `python tutorials/01_first_patches.py`.
 
 # %%

@@ -27,7 +27,7 @@ size = {"size": (16, 16, 8), "samples_per_volume": 60}
 
 # %% [markdown]
 # - `oversample=1/3`: a third of each batch is drawn about any foreground, as in nnU-Net.
-# - `class_weights`: the centre has label 2 as often as 1 and 0, at any size of the classes.
+# - `class_weights`: the centre has label 0, 1 or 2 equally often, however many voxels each has.
 # - `weights`: the centre is drawn in proportion to a map, for instance the uncertainty of a model.
 
 # %%

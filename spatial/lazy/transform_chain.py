@@ -145,11 +145,14 @@ class TransformChain:
         return plan
 
     def _refuse_pixels(self, op: Any) -> None:
-        """Raise ``SampleError`` for an op with a length, if the file counts pixels."""
+        """Raise ``SampleError`` for an op with a length, if voxels have no size."""
         first = next(iter(self.references.values()))
-        has_size = getattr(first, "has_given_affine", False) or first.header.file_unit != PIXEL
-        if not has_size:
-            msg = f"{op.name} has lengths in {op.unit}; those of {first.name} are numbers of pixels"
+        unit = first.header.file_unit
+        if getattr(first, "has_given_affine", False) or unit not in ("", PIXEL):
+            return
+        what = "numbers of pixels" if unit else "unknown: the file has no size of voxels"
+        if unit or np.array_equal(first.affine, np.eye(4)):
+            msg = f"{op.name} has lengths in {op.unit}; those of {first.name} are {what}"
             do = "Pass affine= to open_volume() to give the voxels a size, or leave unit= out."
             raise SampleError(msg, do=do)
 

@@ -127,3 +127,18 @@ def test_ops_in_micrometres_need_a_size_of_voxels(tmp_path, flushes):
     for chain in pixels.translate((1, 0, 0), unit="um"), pixels.spacing(1.0, unit="um"):
         with pytest.raises(SampleError, match=r"those of .*a\.tif are numbers of pixels"):
             next(iter(chain))["image"].realize()
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.tif", "stack"])
+def test_ops_in_micrometres_need_a_size_in_the_file(tmp_path, name):
+    """Arrays and plain TIFF files have none; ``affine=`` gives it."""
+    np.save(tmp_path / "a.npy", VOXELS)
+    tifffile.imwrite(tmp_path / "a.tif", VOXELS, photometric="minisblack")
+    (tmp_path / "stack").mkdir()
+    for number, plane in enumerate(VOXELS):
+        tifffile.imwrite(tmp_path / "stack" / f"z{number}.tif", plane)
+    opened = vp.from_cases([{"image": str(tmp_path / name)}])
+
+    assert next(iter(opened.open_volume(affine=AFFINE).spacing(0.5, unit="um")))["image"].shape
+    with pytest.raises(SampleError, match="the file has no size of voxels"):
+        next(iter(opened.open_volume().spacing(0.5, unit="um")))["image"].realize()
