@@ -1,6 +1,6 @@
 """Views of objects that extensions render: HTML in notebooks, facts in consoles, methods.
 
-Entry points are read only when an object is displayed, so a process that shows none loads none.
+Renderers are imported when an object is displayed, so a process that shows none imports none.
 """
 
 from __future__ import annotations

@@ -291,7 +291,7 @@ class DataPipe(PipeBase, _Pipe):
     def preview(self, count: int = 8, **options: Any) -> Any:
         """Return a figure of the first patches, before and after augmentation with the same draws.
 
-        ``options`` are those of ``vp.show()``; needs matplotlib.
+        ``options`` are ``seed`` and ``epoch`` of a run, and a ``title``. Needs matplotlib.
         """
         return call_extension("preview", self, count, **options)
 

@@ -1,4 +1,4 @@
-"""Scenes: the planes of all volumes of one case, from anything that can be items."""
+"""Scenes: the planes of all volumes of one case, from anything that has voxels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .planes import (
 )
 
 MOST_ITEMS = 8
-"""Items of a batch that are items."""
+"""Items of a batch that are drawn."""
 _MOST_CLASSES = 32  # distinct numbers of an integer array that are taken for classes
 _AT_ONCE = "vp.show(x) reads and shows them"
 
