@@ -186,7 +186,8 @@ class HowToStitch(FieldChecks):
             name = "" if "{case}" in folder else "/{case}"
             do = f'Write "{public_name(folder)}{name}.nii.gz" for a file of each case.'
             raise VolumeError(msg, do=do)
-        text = text.replace("{case}", case)
+        # A glob of folders, "scans/*/", gives names that end with a slash.
+        text = text.replace("{case}", case.rstrip("/" + os.sep))
         if "\0" in text:
             msg = f"the result of the case {case!r} would have a null byte in its name"
             raise VolumeError(msg, do="Rename the case, or give another destination.")

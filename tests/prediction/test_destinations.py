@@ -170,6 +170,18 @@ def test_an_error_at_opening_is_told_at_once(tmp_path):
         vp.predict(never, save(tmp_path / "scan.nii"), place, patch=4)
 
 
+def test_a_case_named_by_its_folder_gets_a_file_of_that_name(tmp_path, monkeypatch):
+    """No hidden file: ``glob("scans/*/")`` gives names that end with a slash."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scans").mkdir()
+    chain = vp.from_cases([{"case": "scans/p1/", "image": ONES}]).open_volume()
+    chain = chain.lazy_patch(8, sampling="grid")
+
+    vp.predict(lambda batch: batch, chain, "out/{case}.nii.gz", output="logits")
+
+    assert [file.name for file in (tmp_path / "out" / "scans").iterdir()] == ["p1.nii.gz"]
+
+
 @pytest.mark.parametrize("other", ["./a", "b/../a"])
 def test_two_cases_of_one_place(tmp_path, other):
     """Spelled in two ways it is one place; nobody waits for itself."""
