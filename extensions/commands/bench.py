@@ -22,7 +22,7 @@ from .targets import add_patterns, cases_of, object_of
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the data set or the chain, and the settings to forecast."""
     place = "a folder or URL, a manifest (.json, .parquet), or a chain of yours: module:NAME or "
-    place += "file.py:NAME of a pipe, a DataLoader2, or a function that returns one"
+    place += "file.py:NAME of a pipe, a DataLoader2, a volume, or a function that returns one"
     add_patterns(parser, "data", place)
     whole, number = positive(int), positive(float)
     numbers = {
@@ -119,17 +119,21 @@ def _measure(chain: Any, service: Any, arguments: argparse.Namespace) -> Any:
 def _chain_of(arguments: argparse.Namespace) -> Any:
     """Return the named pipe or loader, or a default chain over the found cases."""
     from ...diagnosing.check_data import pipe_of
+    from ...volumes import Volume
 
-    if (thing := object_of(arguments.data)) is not None:
+    thing = object_of(arguments.data)
+    cases = [{"image": thing}] if isinstance(thing, Volume) else thing
+    if cases is not None and not isinstance(cases, list):
         for option in arguments.usual:
             if getattr(arguments, option):
                 msg = f"--{option} is not of a chain of yours, which says so itself."
                 raise SampleError(msg, do="Leave it out, or change the chain.")
-        return thing
+        return cases
     for option, usual in arguments.usual.items():
         setattr(arguments, option, getattr(arguments, option) or usual)
     store = store_options(arguments, arguments.data, *arguments.patterns)
-    cases = cases_of(arguments.data, arguments.patterns, store, arguments.optional)
+    if cases is None:
+        cases = cases_of(arguments.data, arguments.patterns, store, arguments.optional)
     own = {} if arguments.labels is None else {"labels": arguments.labels}
     return (
         pipe_of(cases, store)

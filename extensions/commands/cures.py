@@ -23,7 +23,7 @@ _OF_VOLUMES = {"affine", "channels", "follow", "io"}  # arguments that --reader 
 _UNKNOWN = "unknown option"  # in the error of a format
 
 _CALL = r"(?:(?:vp\.)?(?:open_volume|Volume|convert|predict|index)\()"
-_VALUE = r"\"[^\"]*\"|'[^']*'|\{[^{}]*\}|\[[^\[\]]*\]|(?>[-\w]+(?:\.\w+)*)(?!\()"
+_VALUE = r"\"[^\"]*\"|'[^']*'|\{[^{}]*\}|\[[^\[\]]*\]|\([^()]*\)|(?>[-\w]+(?:\.\w+)*)(?!\()"
 _NOT_AFTER = r"(?<![-.\w])(?<!\.\.\., )(?<!--reader )(?<!--reader ')"
 _ARGUMENT = re.compile(
     rf"(?P<call>{_CALL})?{_NOT_AFTER}(?P<name>[a-z]\w*)=(?P<value>{_VALUE})?(?(call)\)|)"
@@ -96,7 +96,10 @@ def _flag_text(flag: str, action: argparse.Action, value: str) -> str:
     if action.nargs == 0:
         is_set = value in ("", str(action.const))
         return flag if is_set else ""
-    if value.startswith(("{", "[")):
+    if value.startswith("(") and action.nargs == "+":
+        texts = " ".join(map(shlex.quote, map(str, ast.literal_eval(value))))
+        return f"{flag} {texts}"
+    if value.startswith(("{", "[", "(")):
         return ""
     return f"{flag} {_plain(value)}" if value else flag
 

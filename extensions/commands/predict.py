@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import logging
 import os
 import re
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ...core.errors import SampleError, UnknownFormat, UsageError, VolumeNotFound
@@ -27,6 +29,7 @@ from .printing import print_json, print_table, warnings_as_remarks
 from .targets import (
     add_target,
     attribute_of,
+    call_of,
     open_target,
     opening,
     refuse_denied,
@@ -39,6 +42,10 @@ _OTHER_FILES = {".onnx": "ONNX", ".safetensors": "weights, without their net"}
 _MODEL_CURE = (
     "Write the net by torch.jit.save() or, as .pt2, by torch.export.save(). Or give module:NAME of "
     "a function that builds the net and loads its weights."
+)
+_OBJECT_CURE = (
+    "Name a module of torch, a function of one batch, or a class or function without arguments "
+    "that makes one."
 )
 _BATCH_AXES = 5  # (B, C, I, J, K)
 
@@ -187,12 +194,11 @@ def _model_of(text: str, device: Any) -> Any:
     import torch
 
     if is_name_of_object(text):
-        thing = attribute_of(text)
+        thing = attribute_of(text, _OBJECT_CURE)
         if inspect.isclass(thing) or (inspect.isroutine(thing) and not _takes_a_batch(thing)):
-            thing = thing()
+            thing = call_of(text, thing, _OBJECT_CURE)
         if not callable(thing):
-            msg = f"{text} is no model: it is of type {type(thing).__name__}"
-            raise SampleError(msg, do="Name a module of torch, or a function of a batch.")
+            raise UsageError(f"{text} is of type {type(thing).__name__}.", do=_OBJECT_CURE)
         return thing.to(device) if isinstance(thing, torch.nn.Module) else thing
     refuse_denied(text)
     if not os.path.isfile(text):
@@ -202,15 +208,26 @@ def _model_of(text: str, device: Any) -> Any:
     _refuse_other_files(text)
     try:
         if text.lower().endswith(".pt2"):
-            return _exported_model(torch.export.load(text), device)
+            with _without_log_lines():  # with tracebacks, for a bad file
+                return _exported_model(torch.export.load(text), device)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript as a whole
             load: Any = torch.jit.load
             return load(text, map_location=device).eval()
-    except (RuntimeError, ValueError, OSError, KeyError) as error:
-        reason = str(error).partition("\n")[0].partition(". ")[0]
+    except Exception as error:  # torch raises any class for a bad file
+        reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
         event = f"{text} is no model of TorchScript or torch.export: {reason}"
         raise SampleError(event, do=_MODEL_CURE) from error
+
+
+@contextmanager
+def _without_log_lines() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _refuse_other_files(path: str) -> None:

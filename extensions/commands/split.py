@@ -178,7 +178,8 @@ def _folds_of_groups(
 
 
 def _cases_in(target: Any) -> list[Case]:
-    """Return the cases of a pipe or list: names, and values as they are."""
+    """Return the cases of a pipe, a loader or a list: names, and values as they are."""
+    from ...dataloader2 import DataLoader2
     from ...diagnosing.check_data import pipe_of
     from ...graph import parents_of, walk
     from ...volumes import Volume
@@ -186,6 +187,7 @@ def _cases_in(target: Any) -> list[Case]:
     if isinstance(target, Volume):
         msg = f"{target.name} is one volume, and folds divide several cases"
         raise UsageError(msg, do="Give a folder, a glob in quotes, a table or a manifest.")
+    target = target.datapipe if isinstance(target, DataLoader2) else target
     sources = [pipe for pipe in walk(pipe_of(target, None)) if not parents_of(pipe)]
     each_case = getattr(sources[0], "each_case", None)
     if len(sources) != 1 or each_case is None:

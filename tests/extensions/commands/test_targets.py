@@ -1,0 +1,136 @@
+"""Targets of commands: objects of Python, broken models, and records that are none."""
+
+import json
+import re
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+import voxpipe.__main__ as program
+from voxpipe.volumes import close_volumes
+
+CHAIN = """
+import numpy as np
+import voxpipe as vp
+
+number = 5
+volume = vp.Volume("a.npy")
+cases = [{"case": name, "image": "a.npy"} for name in "abcd"]
+pipe = vp.from_cases(cases).open_volume().lazy_patch(4).batch_patches(1)
+
+def loader():
+    return vp.DataLoader2(pipe)
+
+def needs(x, y):
+    return x
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    np.save(tmp_path / "a.npy", np.zeros((6, 6, 6), np.int16))
+    (tmp_path / "objects38.py").write_text(CHAIN)
+    (tmp_path / "part38").mkdir()
+    (tmp_path / "part38" / "lost.py").write_text("import no_such_thing\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    close_volumes()
+    sys.modules.pop("objects38", None)
+
+
+@pytest.fixture
+def told(capsys):
+    """Return a function that runs a command: its status and what it prints."""
+
+    def run(line):
+        try:
+            status = program.main(line.split())
+        except SystemExit as ended:
+            status = ended.code
+        captured = capsys.readouterr()
+        return status, captured.out + captured.err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"{name} objects38.py:number" for name in ["info", "preview", "check", "index", "split"]),
+        *(f"{name} objects38.py:number" for name in ["explain", "graph", "bench"]),
+        "convert objects38.py:number x.zarr",
+        "predict objects38.py:number a.npy",
+        "predict objects38.py:needs objects38.py:number",
+        "info no_such_module:pipe",
+        "info objects38.py:nothing",
+        "info objects38.py:needs",
+        "predict objects38.py:missing a.npy",
+    ],
+)
+def test_a_wrong_object_is_wrong_use_in_every_command(told, line):
+    """Its cure names the types that the command takes."""
+    status, text = told(line)
+
+    assert status == 2
+    assert re.search("Name a (pipe, a DataLoader2, a volume|module of torch)", text)
+    assert "raised at" not in text
+
+
+def test_a_function_with_arguments_is_named_with_its_line(told, tmp_path):
+    """Also one of classes, which a model may be."""
+    (tmp_path / "objects38.py").write_text(f"{CHAIN}\nclass Net:\n    def __init__(self, a): 0\n")
+    for line in ("info objects38.py:needs", "predict objects38.py:Net a.npy"):
+        _, text = told(line)
+        assert re.search(r"cannot be called without arguments: .*objects38\.py:\d+", text)
+
+
+def test_a_module_that_cannot_be_imported_is_named_with_its_line(told):
+    """A module of a package is imported as a whole."""
+    status, text = told("info part38.lost:pipe")
+
+    assert status == 1
+    assert re.search(r"No module named 'no_such_thing' \(at .*lost\.py:1\)", text)
+
+
+def test_volumes_lists_and_loaders_are_targets(told):
+    """Of bench the chain is the usual one; split finds the cases of a loader."""
+    for name in ("volume", "cases"):
+        status, text = told(f"bench objects38.py:{name} --patch 4 --seconds 0.05 --workers 0")
+        assert (status, "patches/s" in text) == (0, True)
+    for name in ("loader", "pipe", "cases"):
+        status, text = told(f"split objects38.py:{name} --folds 2 --json")
+        assert (status, len(json.loads(text)["training"])) == (0, 4)
+
+
+@pytest.mark.parametrize("content", ["text", "zip", "cut"])
+def test_a_broken_program_is_no_model(told, tmp_path, content):
+    """Without log lines of torch and their tracebacks."""
+    pytest.importorskip("torch")
+    place = tmp_path / "net.pt2"
+    place.write_text("hi")
+    if content != "text":
+        with zipfile.ZipFile(place, "w") as archive:
+            archive.writestr("a.txt", "hi" * 99)
+    if content == "cut":
+        place.write_bytes(place.read_bytes()[:99])
+
+    status, text = told("predict net.pt2 a.npy -o b.nii")
+
+    assert status == 1
+    assert text.startswith("voxpipe: net.pt2 is no model of TorchScript or torch.export: ")
+    assert len(text.splitlines()) == 2
+
+
+@pytest.mark.parametrize("record", ['{"a": 1}', "[]", "[1, 2]", "{a"])
+def test_a_file_that_is_no_record_is_named_at_once(told, tmp_path, record):
+    """Before any chain is asked for."""
+    (tmp_path / "record.json").write_text(record)
+
+    status, text = told("replay record.json")
+
+    assert status == 1
+    assert "record.json is no " in text
+    assert "Save loader.state_dict()" in text
