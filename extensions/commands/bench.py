@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core.errors import BudgetExceeded, NotPicklable, SampleError
 from .options import add_store_options, positive, store_options
-from .printing import print_json, remark
+from .printing import print_json, print_text, remark
 from .targets import add_patterns, cases_of, object_of
 
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json(_document_of(measurement, [], []))
         else:
-            print(measurement)
+            print_text(measurement)
         return 0
     threads = arguments.threads
     workers = arguments.workers or ([0, 1, 2, 4] if not is_loader or not threads else [0])
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_document_of(measurement, workers, threads))
     else:
-        print(measurement.table(workers, threads))
+        print_text(measurement.table(workers, threads))
     for note in (*filter(None, [measurement.better]), *measurement.notes):
         remark(note)
     return 0

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core.errors import SampleError
 from .options import add_store_options, positive
-from .printing import print_json, remark
+from .printing import print_json, print_text, remark
 from .targets import add_patterns, remark_likely_labels, report_of
 
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(document_of(report))
     else:
-        print(report)
+        print_text(report)
     remark_likely_labels(report)
     if not arguments.voxels:
         remark("headers only; --voxels also finds damage inside of files")

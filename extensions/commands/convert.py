@@ -15,7 +15,7 @@ from typing import Any
 from ...core.errors import UnknownFormat, UsageError, VoxpipeError
 from .cures import is_name_of_object, reword
 from .options import add_store_options, place, positive, store_options
-from .printing import print_json, remark
+from .printing import one_line, print_json, remark
 from .targets import (
     LISTS,
     open_target,
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     codecs = ("lz4hc", "lz4", "zstd", "none")
     parser.add_argument("--codec", choices=codecs, default="lz4hc", help=about)
+    parser.set_defaults(go_on=lambda _: "; give it again to go on")
     parser.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
     add_store_options(parser)
 
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             copies.append({"source": source, **vars(result)})
             if not arguments.json:
-                print(_line_of(result))
+                print(one_line(_line_of(result)))
     if arguments.json:
         print_json({"converted": copies, "failed": failures})
     if failures and len(jobs) > 1:

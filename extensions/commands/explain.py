@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 from .cures import in_options, refuse_unknown_options
-from .printing import print_json, warnings_as_remarks
+from .printing import print_json, print_text, warnings_as_remarks
 from .targets import add_target, open_chain
 
 # Begins the line of ``loader.explain()`` for volumes or pipes that raise an error.
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
             schemes = {key: scheme.explain() for key, scheme in loader.schemes().items()}
             print_json({"explain": text, "schemes": schemes})
         else:
-            print(text)
+            print_text(text)
     return int(_BAD_PLAN in text)
 
 

@@ -82,7 +82,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help=about)
     about = "name of this model: the same command continues a killed run of this name"
     parser.add_argument("--run", dest="run_name", metavar="NAME", help=about)
+    parser.set_defaults(go_on=_way_to_go_on)
     parser.add_argument("--overwrite", action="store_true", help="replace existing results")
+
+
+def _way_to_go_on(arguments: argparse.Namespace) -> str:
+    if arguments.run_name is not None:
+        return "; give it again to go on"
+    return "; with --run NAME it goes on, and --overwrite replaces the results of this run"
 
 
 def _share(text: str) -> float:

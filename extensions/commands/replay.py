@@ -21,7 +21,15 @@ import numpy as np
 from ...core.errors import BadState, SampleError, StateMismatch, UsageError
 from ...storage.location import local_path
 from .options import add_store_options, output_file, positive, store_options
-from .printing import print_json, print_table, remark, warnings_as_remarks, write_whole
+from .printing import (
+    one_line,
+    print_json,
+    print_table,
+    print_text,
+    remark,
+    warnings_as_remarks,
+    write_whole,
+)
 from .targets import object_of
 
 _PIPE_CURE = "Write module:NAME or file.py:NAME of a pipe, a DataLoader2, or a function of one."
@@ -99,9 +107,9 @@ def _print(batch: Mapping[str, Any], place: str | None, is_same: bool, *, as_jso
     else:
         print_table(tuple(rows[0]) if rows else ("",), [tuple(row.values()) for row in rows])
         for number, meta in enumerate(metas):
-            print(f"{number}: case {meta['case']}, identity {meta['identity']}")
+            print_text(f"{number}: case {one_line(meta['case'])}, identity {meta['identity']}")
         if place is not None:
-            print(place)
+            print_text(place)
     if not is_same:
         remark("the draws of this batch are not those of the record: check --batch and --pipe")
 

@@ -26,7 +26,7 @@ from ...core.redact import public_name
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path
 from .options import output_file, positive
-from .printing import print_json, print_table, warnings_as_remarks, write_whole
+from .printing import print_json, print_table, print_text, warnings_as_remarks, write_whole
 from .targets import add_target, open_target
 
 Case = dict[str, Any]
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     kinds = sorted({value for count in counts for value in count}, key=str)
     rows = [(n, folds.count(n), *(count[kind] for kind in kinds)) for n, count in enumerate(counts)]
     print_table(("fold", "cases", *map(str, kinds)), rows)
-    print(f"{output}: {_use_of(arguments.format, output)}")
+    print_text(f"{output}: {_use_of(arguments.format, output)}")
     return 0
 
 
