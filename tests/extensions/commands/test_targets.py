@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
+import voxpipe as vp
 import voxpipe.__main__ as program
 from voxpipe.volumes import close_volumes
 
@@ -134,3 +135,21 @@ def test_a_file_that_is_no_record_is_named_at_once(told, tmp_path, record):
     assert status == 1
     assert "record.json is no " in text
     assert "Save loader.state_dict()" in text
+
+
+def test_check_shows_sizes_of_voxels_without_a_unit(told, tmp_path):
+    """If they differ: equal ones need no line."""
+    nibabel = pytest.importorskip("nibabel")
+    (tmp_path / "two").mkdir()
+    for name, length in (("a", 1.0), ("b", 1.0)):
+        image = nibabel.Nifti1Image(np.zeros((4, 4, 4), np.int16), np.diag([length] * 3 + [1]))
+        nibabel.save(image, tmp_path / "two" / f"{name}.nii")
+    same = vp.check("two", num_workers=1)
+    image = nibabel.Nifti1Image(np.zeros((4, 4, 4), np.int16), np.diag([5.0, 5, 2.5, 1]))
+    nibabel.save(image, tmp_path / "two" / "c.nii")
+
+    _, text = told("check two --workers 1")
+
+    assert str(same) == "2 checked, 0 bad"
+    assert same.lengths == {"image": ("1 x 1 x 1 (no unit of length)",)}
+    assert "image: 1 x 1 x 1 (no unit of length), 5 x 5 x 2.5 (no unit of length)\n" in text
