@@ -188,14 +188,14 @@ def check(
         apart += _mismatches(case, of_case)
         for one in of_case:
             sizes = lengths.setdefault(one.key, {}) if one.affine is not None else {}
-            if len(sizes) < _MOST_LENGTHS:
-                sizes[one.lengths or _without_unit(one)] = None
-    sizes_of = {key: (*sizes,) for key, sizes in lengths.items() if sizes}
+            if one.affine is not None and len(sizes) < _MOST_LENGTHS:
+                sizes[one.lengths or _without_unit(one.affine)] = None
+    sizes_of = {key: (*sizes,) for key, sizes in lengths.items()}
     return CheckReport((*findings, *missing, *apart), count, *keys, sizes_of)
 
 
-def _without_unit(finding: Finding) -> str:
-    lengths = np.linalg.norm(np.reshape(finding.affine, (4, 4))[:3, :3], axis=0)
+def _without_unit(affine: Sequence[float]) -> str:
+    lengths = np.linalg.norm(np.reshape(affine, (4, 4))[:3, :3], axis=0)
     return f"{' x '.join(f'{length:.6g}' for length in lengths)}{_NO_UNIT}"
 
 

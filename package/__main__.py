@@ -73,7 +73,7 @@ class _CommandParser(_Parser):
         about = "print one JSON document on stdout, and nothing else"
         self.add_argument("--json", action="store_true", help=about)
         module.add_arguments(self)
-        self.set_defaults(run=module.run)
+        self.set_defaults(run=module.run, parser=self)
         return super().parse_known_args(args, namespace)
 
 
@@ -181,7 +181,7 @@ def _run_command(arguments: Sequence[str]) -> int:
     top.is_json = _asks_for_json(arguments)
     options, rest = top.parse_known_args(arguments)
     if unknown := getattr(options, "take_rest", _leave)(options, rest):
-        top.error(f"unrecognized arguments: {' '.join(unknown)}")
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return int(options.run(options))
     except KeyboardInterrupt:

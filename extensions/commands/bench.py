@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core.errors import BudgetExceeded, NotPicklable, SampleError
 from .options import add_store_options, positive, store_options
-from .printing import print_json, print_text, remark
+from .printing import print_json, print_text, remark, warnings_as_remarks
 from .targets import add_patterns, cases_of, object_of
 
 
@@ -47,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the costs of a patch and the forecasts."""
+    with warnings_as_remarks(arguments):
+        return _bench(arguments)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
     from ...batching.collate import usable_cores
     from ...dataloader2 import DataLoader2
     from ...reading_services import MultiProcessingReadingService, ThreadReadingService

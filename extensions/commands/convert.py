@@ -14,7 +14,7 @@ from typing import Any
 
 from ...core.errors import UnknownFormat, UsageError, VoxpipeError
 from .cures import is_name_of_object, reword
-from .options import add_store_options, place, positive, store_options
+from .options import add_store_options, place, positive, refuse_http, store_options
 from .printing import one_line, print_json, remark
 from .targets import (
     LISTS,
@@ -56,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ...volumes.conversion.convert import refuse_other_formats
     from ...volumes.conversion.volume_file import writer_of
 
+    refuse_http("convert", arguments.destination)
     store = store_options(arguments, arguments.source, arguments.destination)
     if writer_of(arguments.destination) is None:
         with wrong_use(UnknownFormat):

@@ -10,11 +10,10 @@ example: voxpipe index scans -o scans.json
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 from ...core.validate import count_text
-from .options import add_store_options, output_file
-from .printing import print_json, print_text, remark
+from .options import add_store_options, output_file, refuse_http
+from .printing import document_of, print_json, print_text, remark
 from .targets import add_patterns, remark_likely_labels, report_of
 
 
@@ -39,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ...dataloader2 import index
 
     places = arguments.url, arguments.output
+    refuse_http("index", arguments.output or "")
     own = {"statistics": arguments.statistics, "only_bad": True}
     report = report_of(index, arguments, *places, **own)
     for finding in report.bad:
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     remark_likely_labels(report)
     cases, volumes = report.size
     if arguments.json:
-        bad = [asdict(finding) for finding in report.bad]
+        bad = [document_of(finding) for finding in report.bad]
         facts = {"cases": cases, "volumes": volumes, "bad": bad}
         print_json({"manifest": report.manifest if cases else None, **facts})
     elif cases:

@@ -24,7 +24,7 @@ from typing import Any
 from ...core.errors import SampleError, UnknownFormat, UsageError, VolumeNotFound
 from .cures import is_name_of_object
 from .options import place as place_of_text
-from .options import positive, store_options
+from .options import positive, refuse_http, store_options
 from .printing import print_json, print_table, warnings_as_remarks
 from .targets import (
     add_target,
@@ -107,10 +107,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.patch and len(arguments.patch) not in (1, 3):
         raise UsageError(f"--patch takes one number or three, got {len(arguments.patch)}")
     with warnings_as_remarks(arguments):
+        refuse_http("predict", arguments.destination or "")
         _refuse_unwritable(arguments.destination or "")
         source = open_target(arguments.target, arguments)
         model = _model_of(arguments.model, _device_of(arguments.device))
         is_one = isinstance(source, Volume)
+        if is_one and arguments.key not in (None, "image"):
+            msg = f"one volume has the key image, and --key is {arguments.key}"
+            raise UsageError(msg, do="Leave --key out, or give a folder or patterns.")
         usual = "prediction.nii.gz" if is_one else "{case}-prediction.nii.gz"
         place = arguments.destination or usual
         if not (is_one or "{case}" in place):

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from ...core.redact import escape_controls
 from ...storage.disk_cache import write_beside
-from .cures import in_options
+from .cures import in_options, is_name_of_object, places_of
 
 
 def remark(text: object) -> None:
@@ -41,9 +42,13 @@ def warnings_as_remarks(arguments: argparse.Namespace) -> Iterator[None]:
     """Print each warning inside the block as one remark, in words of the command."""
     with warnings.catch_warnings():
         texts: set[str] = set()
+        has_chain = any(map(is_name_of_object, places_of(arguments)))
 
         def show(message: Warning | str, *_: Any) -> None:
             text = in_options(arguments, str(message))
+            if not has_chain:  # pipes of the command have no line of the user
+                lines = text.splitlines()
+                text = "\n".join(line for line in lines if not line.lstrip().startswith("at ."))
             if text not in texts:
                 texts.add(text)
                 remark(text)
@@ -63,6 +68,12 @@ def print_json(document: Any) -> None:
         is_plain = False
     # The escapes of JSON, not those of the terminal.
     print(text if is_plain else json.dumps(own, indent=2, allow_nan=False))
+
+
+def document_of(finding: Any) -> dict[str, Any]:
+    """Return a finding of a check as JSON values, with its affine as a matrix (4, 4)."""
+    affine = finding.affine
+    return asdict(finding) | {"affine": None if affine is None else np.reshape(affine, (4, 4))}
 
 
 def write_whole(path: Path, content: Any) -> None:

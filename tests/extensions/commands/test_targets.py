@@ -153,3 +153,58 @@ def test_check_shows_sizes_of_voxels_without_a_unit(told, tmp_path):
     assert str(same) == "2 checked, 0 bad"
     assert same.lengths == {"image": ("1 x 1 x 1 (no unit of length)",)}
     assert "image: 1 x 1 x 1 (no unit of length), 5 x 5 x 2.5 (no unit of length)\n" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("convert a.npy http://127.0.0.1:1/a.zarr", "convert cannot write to http"),
+        ("index a.npy -o https://127.0.0.1:1/a.json", "index cannot write to https"),
+        ("predict objects38.py:needs a.npy -o http://h/a.nii", "predict cannot write to http"),
+        ("predict objects38.py:volume a.npy --key label", "one volume has the key image"),
+        ("info --nonsense a.npy", "usage: voxpipe info "),
+        ("info . image=a.npy --labels q", "--labels names 'q'"),
+        ("info . image=a.npy --optional q", "--optional q is none of the keys"),
+    ],
+)
+def test_wrong_use_names_its_option(told, monkeypatch, line, text):
+    """With the usage of the command for an option that it lacks."""
+    import voxpipe.extensions.commands.predict as predict
+
+    monkeypatch.setattr(predict, "_model_of", lambda *_: None)
+
+    status, result = told(line)
+
+    assert status == 2
+    assert text in result
+
+
+def test_a_broken_file_is_an_error_of_explain(told, tmp_path):
+    """With --json the document of an error; the text keeps the chain as written."""
+    (tmp_path / "b.nii").write_text("none")
+
+    status, text = told("explain b.nii --json")
+    document = json.loads(text[text.index("{") : text.rindex("}") + 1])
+
+    assert status == 1
+    assert "b.nii holds 4 bytes" in document["error"]["message"]
+    assert "as written" in told("explain b.nii")[1]
+
+
+@pytest.mark.filterwarnings("default")
+def test_bench_names_its_option_for_small_volumes(told):
+    """No line of the command itself: its chain is none of the user."""
+    _, text = told("bench a.npy --patch 9 --seconds 0.05 --workers 0")
+
+    assert "Give a smaller --patch" in text
+    assert "at .lazy_patch" not in text
+
+
+def test_findings_have_an_affine_of_four_rows(told, tmp_path):
+    """As info prints it."""
+    np.save(tmp_path / "bad.npy", np.full((4, 4, 4), np.nan))
+
+    _, text = told("check bad.npy --voxels --workers 1 --json")
+
+    (bad,) = json.loads(text[: text.rindex("}") + 1])["bad"]
+    assert bad["affine"] == np.eye(4).tolist()
