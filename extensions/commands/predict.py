@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...core.errors import SampleError, UnknownFormat, UsageError, VolumeNotFound
+from ...first_use import extensions
 from .cures import is_name_of_object
 from .options import place as place_of_text
 from .options import positive, refuse_http, store_options
@@ -52,13 +53,16 @@ _BATCH_AXES = 5  # (B, C, I, J, K)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the volumes, and the options of ``vp.predict()``."""
+    from ...volumes.conversion.volume_file import SUFFIXES
+
     about = "a TorchScript file, a program of torch.export (.pt2), or module:NAME of a model"
     parser.add_argument("model", metavar="MODEL", type=place_of_text, help=about)
     add_target(parser)
+    written = ", ".join((".zarr", *SUFFIXES, *extensions("writers")))
     about = (
-        "path or URL that ends in .zarr, .nii, .nii.gz, .nrrd or .mha; {case} is the name of the "
+        f"path or URL that ends in one of {written}; {{case}} is the "
+        "name of the case (default: prediction.nii.gz, or {case}-prediction.nii.gz for several)"
     )
-    about += "case (default: prediction.nii.gz, or {case}-prediction.nii.gz for several)"
     parser.add_argument("-o", "--destination", metavar="FILE", help=about)
     about = "voxels of a window: one number or three (default: 128, or the size of a .pt2)"
     whole, share = positive(int), _share

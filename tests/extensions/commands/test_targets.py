@@ -208,3 +208,13 @@ def test_findings_have_an_affine_of_four_rows(told, tmp_path):
 
     (bad,) = json.loads(text[: text.rindex("}") + 1])["bad"]
     assert bad["affine"] == np.eye(4).tolist()
+
+
+def test_help_of_predict_names_every_suffix(told):
+    """Those of other packages too."""
+    from voxpipe.first_use import extensions
+    from voxpipe.volumes.conversion.volume_file import SUFFIXES
+
+    _, text = told("predict --help")
+
+    assert all(suffix in text for suffix in (".zarr", *SUFFIXES, *extensions("writers")))
