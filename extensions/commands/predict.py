@@ -58,9 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "a TorchScript file, a program of torch.export (.pt2), or module:NAME of a model"
     parser.add_argument("model", metavar="MODEL", type=place_of_text, help=about)
     add_target(parser)
-    written = ", ".join((".zarr", *SUFFIXES, *extensions("writers")))
+    suffixes = ", ".join((".zarr", *SUFFIXES, *extensions("writers")))
     about = (
-        f"path or URL that ends in one of {written}; {{case}} is the "
+        f"path or URL that ends in one of {suffixes}; {{case}} is the "
         "name of the case (default: prediction.nii.gz, or {case}-prediction.nii.gz for several)"
     )
     parser.add_argument("-o", "--destination", metavar="FILE", help=about)
