@@ -49,6 +49,8 @@ _LATE_QUERY = re.compile(r"\?(?=[\w%&=.~+-])\S*|[#;](?=[\w.~%+-]+=)\S*")
 # In a server's path: ;name=value after a name, the form of sessions and signatures. At the end of
 # the path also a word without a name, unless it is the end of a file name.
 _PARAMETERS = re.compile(r";[^;/=?#]*=[^/]*|;(?!.*/)(?!.*\.[A-Za-z][A-Za-z0-9]{0,5}$).+")
+# Controls, marks that reverse a text, line ends of Unicode, and bytes that are no text.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # About the number of files of a data set; each URL is used many times.
 _MOST_CHARACTERS = 65536
 
@@ -298,6 +300,28 @@ def public_text(text: str) -> str:
         pieces += (public_name(piece[:end]), _LATE_QUERY.sub("", piece[end:]))
     redaction = "".join(pieces)
     return redaction if redaction == text else public_text(redaction)
+
+
+def escape_controls(text: str, *, lines: bool = True) -> str:
+    r"""Return a text that a terminal shows as characters: control characters have escapes.
+
+    Names of files may hold any byte. ``lines`` keeps line ends, and without it they have escapes.
+
+    Examples
+    --------
+    >>> print(escape_controls("a\x1b[31m\nb\udcff"), escape_controls("a\nb", lines=False))
+    a\x1b[31m
+    b\xff a\nb
+    """
+    return _UNPRINTABLE.sub(lambda match: _escape_of(match[0], lines), text)
+
+
+def _escape_of(character: str, lines: bool) -> str:
+    if lines and character in "\n\t":
+        return character
+    if "\udc80" <= character <= "\udcff":  # a byte of a name that is no UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape", "surrogatepass").decode()
 
 
 def secrets_in(location: str) -> Iterator[str]:

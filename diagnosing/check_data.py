@@ -72,6 +72,7 @@ _START_TIMEOUT = 60.0
 # A worker that is stopped has nothing more to do.
 _STOP_TIMEOUT = 5.0
 _MOST_IN_JSON = 50_000  # volumes of a manifest that is JSON by default
+_NO_UNIT = " (no unit of length)"
 _MOST_LENGTHS = 1000  # sizes of voxels of a key that a report names
 
 Task = tuple[Volume, str, str]  # a volume, its case and its key
@@ -89,7 +90,7 @@ class CheckReport(Viewable):
     """Keys that look like labels, and count as images since no ``labels=`` was given."""
     labels: tuple[str, ...] = ()
     lengths: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Sizes of voxels in the unit of the files, by key; at most 1000 of each."""
+    """Sizes of voxels in the unit of the files, or without a unit, by key; at most 1000 of each."""
     size: tuple[int, int] = (0, 0)  # cases and volumes in the written manifest
     manifest: str = ""  # its path or URL
 
@@ -105,12 +106,14 @@ class CheckReport(Viewable):
 
     def __str__(self) -> str:
         summary = f"{self.volumes} checked, {len(self.bad)} bad"
-        lines = [  # of keys of which some file has a unit
-            f"{key}: {few_names(size or 'no unit of length' for size in every)}"
-            for key, every in self.lengths.items()
-            if any(every)
-        ]
+        lines = (f"{key}: {few_names(every)}" for key, every in self.shown_lengths.items())
         return "\n".join([*(str(finding) for finding in self.bad), *lines, summary])
+
+    @property
+    def shown_lengths(self) -> Mapping[str, Sequence[str]]:
+        """Sizes of voxels of the keys that have several, or a unit."""
+        keys = self.lengths.items()
+        return {k: every for k, every in keys if every[1:] or not every[0].endswith(_NO_UNIT)}
 
 
 @shows_progress("check", "volumes")
@@ -185,10 +188,15 @@ def check(
         apart += _mismatches(case, of_case)
         for one in of_case:
             sizes = lengths.setdefault(one.key, {}) if one.affine is not None else {}
-            if len(sizes) < _MOST_LENGTHS:
-                sizes[one.lengths] = None
+            if one.affine is not None and len(sizes) < _MOST_LENGTHS:
+                sizes[one.lengths or _without_unit(one.affine)] = None
     sizes_of = {key: (*sizes,) for key, sizes in lengths.items()}
     return CheckReport((*findings, *missing, *apart), count, *keys, sizes_of)
+
+
+def _without_unit(affine: Sequence[float]) -> str:
+    lengths = np.linalg.norm(np.reshape(affine, (4, 4))[:3, :3], axis=0)
+    return f"{' x '.join(f'{length:.6g}' for length in lengths)}{_NO_UNIT}"
 
 
 def volumes_of(

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from . import __version__
 from .core.errors import UsageError, VoxpipeError
-from .core.redact import public_text
+from .core.redact import escape_controls, public_text
 from .core.suggest import closest
 from .first_use import extensions, load
 
@@ -28,8 +28,6 @@ from .first_use import extensions, load
 _SIGINT_EXIT, _SIGPIPE_EXIT = 130, 141
 _BAD_DATA_EXIT, _USAGE_EXIT = 1, 2
 _STATUSES = "exit status: 0 good, 1 bad data or a failure, 2 wrong use, 130 stopped by Ctrl-C"
-# Commands that continue after an interruption.
-_CONTINUABLE = ("convert", "index", "predict")
 _WRITABLE = "Check who may write there, or choose another place."
 _SPACE = "Free some space, or choose another disk."
 # Cures of errors of the operating system.
@@ -57,7 +55,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if self.is_json:
             _print_error("UsageError", message, f"{self.prog} --help")
-        super().error(message)
+        super().error(escape_controls(message))
 
 
 class _CommandParser(_Parser):
@@ -75,7 +73,7 @@ class _CommandParser(_Parser):
         about = "print one JSON document on stdout, and nothing else"
         self.add_argument("--json", action="store_true", help=about)
         module.add_arguments(self)
-        self.set_defaults(run=module.run)
+        self.set_defaults(run=module.run, parser=self)
         return super().parse_known_args(args, namespace)
 
 
@@ -183,12 +181,11 @@ def _run_command(arguments: Sequence[str]) -> int:
     top.is_json = _asks_for_json(arguments)
     options, rest = top.parse_known_args(arguments)
     if unknown := getattr(options, "take_rest", _leave)(options, rest):
-        top.error(f"unrecognized arguments: {' '.join(unknown)}")
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return int(options.run(options))
     except KeyboardInterrupt:
-        go_on = "; give it again to go on" if options.command in _CONTINUABLE else ""
-        _remark(f"stopped{go_on}.")
+        _remark(f"stopped{getattr(options, 'go_on', _no_way)(options)}.")
         return _SIGINT_EXIT
     except VoxpipeError as error:
         error.origin = None  # a line of this package, not of the user
@@ -198,6 +195,10 @@ def _run_command(arguments: Sequence[str]) -> int:
         if isinstance(error, OSError) and _is_output_closed():
             raise
         return _fail(options, error, _with_place(error))
+
+
+def _no_way(_: argparse.Namespace) -> str:
+    return ""
 
 
 def _leave(_: argparse.Namespace, value: Any) -> Any:
@@ -232,7 +233,7 @@ def _print_error(kind: str, message: str, do: str) -> None:
 
 
 def _remark(text: object) -> None:
-    print(f"voxpipe: {text}", file=sys.stderr)
+    print(f"voxpipe: {escape_controls(str(text))}", file=sys.stderr)
 
 
 def _is_output_closed() -> bool:

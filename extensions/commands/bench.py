@@ -15,14 +15,14 @@ from typing import Any
 
 from ...core.errors import BudgetExceeded, NotPicklable, SampleError
 from .options import add_store_options, positive, store_options
-from .printing import print_json, remark
+from .printing import print_json, print_text, remark, warnings_as_remarks
 from .targets import add_patterns, cases_of, object_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the data set or the chain, and the settings to forecast."""
     place = "a folder or URL, a manifest (.json, .parquet), or a chain of yours: module:NAME or "
-    place += "file.py:NAME of a pipe, a DataLoader2, or a function that returns one"
+    place += "file.py:NAME of a pipe, a DataLoader2, a volume, or a function that returns one"
     add_patterns(parser, "data", place)
     whole, number = positive(int), positive(float)
     numbers = {
@@ -47,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the costs of a patch and the forecasts."""
+    with warnings_as_remarks(arguments):
+        return _bench(arguments)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
     from ...batching.collate import usable_cores
     from ...dataloader2 import DataLoader2
     from ...reading_services import MultiProcessingReadingService, ThreadReadingService
@@ -58,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json(_document_of(measurement, [], []))
         else:
-            print(measurement)
+            print_text(measurement)
         return 0
     threads = arguments.threads
     workers = arguments.workers or ([0, 1, 2, 4] if not is_loader or not threads else [0])
@@ -74,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_document_of(measurement, workers, threads))
     else:
-        print(measurement.table(workers, threads))
+        print_text(measurement.table(workers, threads))
     for note in (*filter(None, [measurement.better]), *measurement.notes):
         remark(note)
     return 0
@@ -119,17 +124,21 @@ def _measure(chain: Any, service: Any, arguments: argparse.Namespace) -> Any:
 def _chain_of(arguments: argparse.Namespace) -> Any:
     """Return the named pipe or loader, or a default chain over the found cases."""
     from ...diagnosing.check_data import pipe_of
+    from ...volumes import Volume
 
-    if (thing := object_of(arguments.data)) is not None:
+    thing = object_of(arguments.data)
+    cases = [{"image": thing}] if isinstance(thing, Volume) else thing
+    if cases is not None and not isinstance(cases, list):
         for option in arguments.usual:
             if getattr(arguments, option):
                 msg = f"--{option} is not of a chain of yours, which says so itself."
                 raise SampleError(msg, do="Leave it out, or change the chain.")
-        return thing
+        return cases
     for option, usual in arguments.usual.items():
         setattr(arguments, option, getattr(arguments, option) or usual)
     store = store_options(arguments, arguments.data, *arguments.patterns)
-    cases = cases_of(arguments.data, arguments.patterns, store, arguments.optional)
+    if cases is None:
+        cases = cases_of(arguments.data, arguments.patterns, store, arguments.optional)
     own = {} if arguments.labels is None else {"labels": arguments.labels}
     return (
         pipe_of(cases, store)

@@ -10,12 +10,11 @@ example: voxpipe check "scans/*/" image=ct.nii.gz label=seg.nii.gz --voxels
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from typing import Any
 
 from ...core.errors import SampleError
 from .options import add_store_options, positive
-from .printing import print_json, remark
+from .printing import document_of, print_json, print_text, remark
 from .targets import add_patterns, remark_likely_labels, report_of
 
 
@@ -48,20 +47,20 @@ def run(arguments: argparse.Namespace) -> int:
     own = {"num_workers": arguments.workers, "voxels": arguments.voxels, "timeout": timeout}
     report = report_of(check, arguments, arguments.data, only_bad=True, **own)
     if arguments.json:
-        print_json(document_of(report))
+        print_json(_facts_of(report))
     else:
-        print(report)
+        print_text(report)
     remark_likely_labels(report)
     if not arguments.voxels:
         remark("headers only; --voxels also finds damage inside of files")
     return 0 if report.ok else 1
 
 
-def document_of(report: Any) -> dict[str, Any]:
+def _facts_of(report: Any) -> dict[str, Any]:
     """Return the findings of bad volumes as a JSON document."""
     return {
         "checked": report.volumes,
-        "bad": [asdict(finding) for finding in report.bad],
+        "bad": [document_of(finding) for finding in report.bad],
         "spacings": report.lengths,
         "likely_labels": report.likely_labels,
     }

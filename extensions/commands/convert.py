@@ -14,8 +14,8 @@ from typing import Any
 
 from ...core.errors import UnknownFormat, UsageError, VoxpipeError
 from .cures import is_name_of_object, reword
-from .options import add_store_options, place, positive, store_options
-from .printing import print_json, remark
+from .options import add_store_options, place, positive, refuse_http, store_options
+from .printing import one_line, print_json, remark
 from .targets import (
     LISTS,
     open_target,
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     codecs = ("lz4hc", "lz4", "zstd", "none")
     parser.add_argument("--codec", choices=codecs, default="lz4hc", help=about)
+    parser.set_defaults(go_on=lambda _: "; give it again to go on")
     parser.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
     add_store_options(parser)
 
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ...volumes.conversion.convert import refuse_other_formats
     from ...volumes.conversion.volume_file import writer_of
 
+    refuse_http("convert", arguments.destination)
     store = store_options(arguments, arguments.source, arguments.destination)
     if writer_of(arguments.destination) is None:
         with wrong_use(UnknownFormat):
@@ -76,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             copies.append({"source": source, **vars(result)})
             if not arguments.json:
-                print(_line_of(result))
+                print(one_line(_line_of(result)))
     if arguments.json:
         print_json({"converted": copies, "failed": failures})
     if failures and len(jobs) > 1:

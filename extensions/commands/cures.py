@@ -20,10 +20,11 @@ _OTHER_NAMES = {"num_workers": "--workers", "batch_size": "--batch", "output": "
 # Options of a target that is a place: a chain of the user has its own arguments.
 _OF_PLACES = {"labels", "option", "optional", "reader", "storage_options"}
 _OF_VOLUMES = {"affine", "channels", "follow", "io"}  # arguments that --reader takes too
+_NO_LABEL = "labels= names"  # in the error of open_volume() for a key that no volume has
 _UNKNOWN = "unknown option"  # in the error of a format
 
 _CALL = r"(?:(?:vp\.)?(?:open_volume|Volume|convert|predict|index)\()"
-_VALUE = r"\"[^\"]*\"|'[^']*'|\{[^{}]*\}|\[[^\[\]]*\]|(?>[-\w]+(?:\.\w+)*)(?!\()"
+_VALUE = r"\"[^\"]*\"|'[^']*'|\{[^{}]*\}|\[[^\[\]]*\]|\([^()]*\)|(?>[-\w]+(?:\.\w+)*)(?!\()"
 _NOT_AFTER = r"(?<![-.\w])(?<!\.\.\., )(?<!--reader )(?<!--reader ')"
 _ARGUMENT = re.compile(
     rf"(?P<call>{_CALL})?{_NOT_AFTER}(?P<name>[a-z]\w*)=(?P<value>{_VALUE})?(?(call)\)|)"
@@ -60,7 +61,7 @@ def in_options(arguments: argparse.Namespace, text: str) -> str:
     >>> in_options(options, "Give another place, or overwrite=True.")
     'Give another place, or --overwrite.'
     """
-    has_object = any(map(is_name_of_object, _places(arguments)))
+    has_object = any(map(is_name_of_object, places_of(arguments)))
     options: dict[str, Any] = {}
     for action in arguments.actions:
         flags = [flag for flag in action.option_strings if flag.startswith("--")]
@@ -80,13 +81,16 @@ def in_options(arguments: argparse.Namespace, text: str) -> str:
             return _flag_text(flag, action, value) or match[0]
         return _reader_text(name, value) if name in readers else match[0]
 
+    if "patch" in options and not has_object:
+        text = text.replace("Choose a smaller patch", "Give a smaller --patch")
     text = _ARGUMENT.sub(option, text)
     for name in (name for name in options if "_" in name):
         text = re.sub(rf"(?<![-\w]){name}\b(?!=)", lambda m: options[m[0]][0], text)
     return text
 
 
-def _places(arguments: argparse.Namespace) -> list[str]:
+def places_of(arguments: argparse.Namespace) -> list[str]:
+    """Return the texts of the arguments that name data."""
     names = ("target", "data", "source", "url")
     return [text for name in names if isinstance(text := getattr(arguments, name, None), str)]
 
@@ -96,7 +100,10 @@ def _flag_text(flag: str, action: argparse.Action, value: str) -> str:
     if action.nargs == 0:
         is_set = value in ("", str(action.const))
         return flag if is_set else ""
-    if value.startswith(("{", "[")):
+    if value.startswith("(") and action.nargs == "+":
+        texts = " ".join(map(shlex.quote, map(str, ast.literal_eval(value))))
+        return f"{flag} {texts}"
+    if value.startswith(("{", "[", "(")):
         return ""
     return f"{flag} {_plain(value)}" if value else flag
 
@@ -119,6 +126,9 @@ def reword(arguments: argparse.Namespace, error: VoxpipeError) -> VoxpipeError:
     error.do = in_options(arguments, error.do)
     if getattr(arguments, "reader", None) and _UNKNOWN in error.message:
         return UsageError(error.message, do=error.do)
+    if getattr(arguments, "labels", None) and error.message.startswith(_NO_LABEL):
+        message = error.message.replace(_NO_LABEL, "--labels names", 1)
+        return UsageError(message, do=error.do)
     return error
 
 

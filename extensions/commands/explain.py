@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 
+from ...core.errors import SampleError
 from .cures import in_options, refuse_unknown_options
-from .printing import print_json, warnings_as_remarks
+from .printing import print_json, print_text, warnings_as_remarks
 from .targets import add_target, open_chain
 
 # Begins the line of ``loader.explain()`` for volumes or pipes that raise an error.
@@ -30,12 +31,16 @@ def run(arguments: argparse.Namespace) -> int:
     with warnings_as_remarks(arguments), open_chain(arguments.target, arguments) as loader:
         chain, bad, reason = loader.explain(measure=arguments.measure).partition(_BAD_PLAN)
         refuse_unknown_options(arguments, {arguments.target: reason})
+        if bad and arguments.json:
+            lines = [line.strip() for line in reason.partition("\n\n")[0].splitlines()]
+            where = f" ({', '.join(lines[1:-1])})" if lines[2:] else ""
+            raise SampleError(f"{lines[0].rstrip('.')}{where}", do="".join(lines[1:][-1:]))
         text = chain + bad + "\n".join(_lines_of_command(arguments, reason.split("\n")))
         if arguments.json:
             schemes = {key: scheme.explain() for key, scheme in loader.schemes().items()}
             print_json({"explain": text, "schemes": schemes})
         else:
-            print(text)
+            print_text(text)
     return int(_BAD_PLAN in text)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from ...core.errors import MissingDependency, UsageError
 from ...storage.location import local_path
 from .options import output_file
-from .printing import print_json, warnings_as_remarks, write_whole
+from .printing import print_json, print_text, warnings_as_remarks, write_whole
 from .targets import add_target, open_chain
 
 # Languages by the suffixes of their files.
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         place = None if output is None else str(output)
         print_json({"format": form, "file": place, "graph": text})
     else:
-        print(text if output is None else output)
+        print_text(text if output is None else output)
     return 0
 
 

@@ -10,11 +10,10 @@ example: voxpipe index scans -o scans.json
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 from ...core.validate import count_text
-from .options import add_store_options, output_file
-from .printing import print_json, remark
+from .options import add_store_options, output_file, refuse_http
+from .printing import document_of, print_json, print_text, remark
 from .targets import add_patterns, remark_likely_labels, report_of
 
 
@@ -29,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kind = output_file(".parquet", ".json")
     parser.add_argument("-o", "--output", type=kind, metavar="FILE", help=about)
     about = "read headers only; normalize() will compute what it needs"
+    parser.set_defaults(go_on=lambda _: "; give it again to go on")
     parser.add_argument("--no-statistics", dest="statistics", action="store_false", help=about)
     add_store_options(parser)
 
@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ...dataloader2 import index
 
     places = arguments.url, arguments.output
+    refuse_http("index", arguments.output or "")
     own = {"statistics": arguments.statistics, "only_bad": True}
     report = report_of(index, arguments, *places, **own)
     for finding in report.bad:
@@ -45,11 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
     remark_likely_labels(report)
     cases, volumes = report.size
     if arguments.json:
-        bad = [asdict(finding) for finding in report.bad]
+        bad = [document_of(finding) for finding in report.bad]
         facts = {"cases": cases, "volumes": volumes, "bad": bad}
         print_json({"manifest": report.manifest if cases else None, **facts})
     elif cases:
-        print(f"{report.manifest}: {count_text(cases, 'case')}, {count_text(volumes, 'volume')}")
+        print_text(
+            f"{report.manifest}: {count_text(cases, 'case')}, {count_text(volumes, 'volume')}"
+        )
     if report.bad:
         bad_cases, why = (
             len({finding.case for finding in report.bad}),

@@ -19,7 +19,7 @@ from ...core.errors import VoxpipeError
 from ...volumes.scheme import size_text
 from .cures import in_options, refuse_unknown_options
 from .options import positive
-from .printing import print_facts, print_json, print_table, remark, warnings_as_remarks
+from .printing import one_line, print_facts, print_json, print_table, remark, warnings_as_remarks
 from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes, times_of
 from .targets import add_target, open_target, volumes_in
 
@@ -61,7 +61,8 @@ def _print_all(target: Any, arguments: argparse.Namespace) -> int:
     refuse_unknown_options(arguments, {one["path"]: one["reason"] for one in errors})
     if not arguments.json:
         for one in errors:
-            remark(f"{one['case']}/{one['key']}: {one['error']}: {one['reason']}")
+            name = one_line(f"{one['case']}/{one['key']}")
+            remark(f"{name}: {one['error']}: {one['reason']}")
     if arguments.json:
         print_json({"volumes": rows, "bad": errors})
     elif rows:
@@ -152,9 +153,9 @@ def _words_of(facts: dict[str, Any]) -> dict[str, str]:
     has_scale = (facts["slope"], facts["intercept"]) != (1.0, 0.0)
     scale = f", read as {facts['dtype']} = stored * {facts['slope']:g} + {facts['intercept']:g}"
     levels, voxels = facts["levels"], size_text(facts["voxel_bytes"])
-    channels = f" ({', '.join(facts['channel_names'])})" if facts["channel_names"] else ""
+    channels = f" ({one_line(', '.join(facts['channel_names']))})" if facts["channel_names"] else ""
     words = {
-        "path": facts["path"],
+        "path": one_line(facts["path"]),
         "format": facts["format"],
         "shape": f"{_times(facts['shape'])} (C, I, J, K)",
         "channels": f"{facts['channels']}{channels}",

@@ -115,6 +115,13 @@ def output_file(*suffixes: str) -> Callable[[str], str]:
     return file
 
 
+def refuse_http(command: str, place: str) -> None:
+    """Raise ``UsageError`` for a destination on a web server, which takes no files."""
+    if place.lower().startswith(("http://", "https://")):
+        msg = f"{command} cannot write to {place.partition(':')[0].lower()}"
+        raise UsageError(msg, do="Give a path, or the URL of a bucket such as s3://bucket/name.")
+
+
 def positive(kind: type[float], *, or_zero: bool = False) -> Callable[[str], float]:
     """Return a parser of numbers above 0, or of at least 0."""
 

@@ -12,21 +12,25 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import logging
 import os
 import re
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ...core.errors import SampleError, UnknownFormat, UsageError, VolumeNotFound
+from ...first_use import extensions
 from .cures import is_name_of_object
 from .options import place as place_of_text
-from .options import positive, store_options
+from .options import positive, refuse_http, store_options
 from .printing import print_json, print_table, warnings_as_remarks
 from .targets import (
     add_target,
     attribute_of,
+    call_of,
     open_target,
     opening,
     refuse_denied,
@@ -40,18 +44,25 @@ _MODEL_CURE = (
     "Write the net by torch.jit.save() or, as .pt2, by torch.export.save(). Or give module:NAME of "
     "a function that builds the net and loads its weights."
 )
+_OBJECT_CURE = (
+    "Name a module of torch, a function of one batch, or a class or function without arguments "
+    "that makes one."
+)
 _BATCH_AXES = 5  # (B, C, I, J, K)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the volumes, and the options of ``vp.predict()``."""
+    from ...volumes.conversion.volume_file import SUFFIXES
+
     about = "a TorchScript file, a program of torch.export (.pt2), or module:NAME of a model"
     parser.add_argument("model", metavar="MODEL", type=place_of_text, help=about)
     add_target(parser)
+    suffixes = ", ".join((".zarr", *SUFFIXES, *extensions("writers")))
     about = (
-        "path or URL that ends in .zarr, .nii, .nii.gz, .nrrd or .mha; {case} is the name of the "
+        f"path or URL that ends in one of {suffixes}; {{case}} is the "
+        "name of the case (default: prediction.nii.gz, or {case}-prediction.nii.gz for several)"
     )
-    about += "case (default: prediction.nii.gz, or {case}-prediction.nii.gz for several)"
     parser.add_argument("-o", "--destination", metavar="FILE", help=about)
     about = "voxels of a window: one number or three (default: 128, or the size of a .pt2)"
     whole, share = positive(int), _share
@@ -75,7 +86,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help=about)
     about = "name of this model: the same command continues a killed run of this name"
     parser.add_argument("--run", dest="run_name", metavar="NAME", help=about)
+    parser.set_defaults(go_on=_way_to_go_on)
     parser.add_argument("--overwrite", action="store_true", help="replace existing results")
+
+
+def _way_to_go_on(arguments: argparse.Namespace) -> str:
+    if arguments.run_name is not None:
+        return "; give it again to go on"
+    return "; with --run NAME it goes on, and --overwrite replaces the results of this run"
 
 
 def _share(text: str) -> float:
@@ -93,10 +111,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.patch and len(arguments.patch) not in (1, 3):
         raise UsageError(f"--patch takes one number or three, got {len(arguments.patch)}")
     with warnings_as_remarks(arguments):
+        refuse_http("predict", arguments.destination or "")
         _refuse_unwritable(arguments.destination or "")
         source = open_target(arguments.target, arguments)
         model = _model_of(arguments.model, _device_of(arguments.device))
         is_one = isinstance(source, Volume)
+        if is_one and arguments.key not in (None, "image"):
+            msg = f"one volume has the key image, and --key is {arguments.key}"
+            raise UsageError(msg, do="Leave --key out, or give a folder or patterns.")
         usual = "prediction.nii.gz" if is_one else "{case}-prediction.nii.gz"
         place = arguments.destination or usual
         if not (is_one or "{case}" in place):
@@ -187,12 +209,11 @@ def _model_of(text: str, device: Any) -> Any:
     import torch
 
     if is_name_of_object(text):
-        thing = attribute_of(text)
+        thing = attribute_of(text, _OBJECT_CURE)
         if inspect.isclass(thing) or (inspect.isroutine(thing) and not _takes_a_batch(thing)):
-            thing = thing()
+            thing = call_of(text, thing, _OBJECT_CURE)
         if not callable(thing):
-            msg = f"{text} is no model: it is of type {type(thing).__name__}"
-            raise SampleError(msg, do="Name a module of torch, or a function of a batch.")
+            raise UsageError(f"{text} is of type {type(thing).__name__}.", do=_OBJECT_CURE)
         return thing.to(device) if isinstance(thing, torch.nn.Module) else thing
     refuse_denied(text)
     if not os.path.isfile(text):
@@ -202,15 +223,26 @@ def _model_of(text: str, device: Any) -> Any:
     _refuse_other_files(text)
     try:
         if text.lower().endswith(".pt2"):
-            return _exported_model(torch.export.load(text), device)
+            with _without_log_lines():  # with tracebacks, for a bad file
+                return _exported_model(torch.export.load(text), device)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript as a whole
             load: Any = torch.jit.load
             return load(text, map_location=device).eval()
-    except (RuntimeError, ValueError, OSError, KeyError) as error:
-        reason = str(error).partition("\n")[0].partition(". ")[0]
+    except Exception as error:  # torch raises any class for a bad file
+        reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
         event = f"{text} is no model of TorchScript or torch.export: {reason}"
         raise SampleError(event, do=_MODEL_CURE) from error
+
+
+@contextmanager
+def _without_log_lines() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _refuse_other_files(path: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from ...core.errors import LikelyLabel, SampleError
 from ...storage.location import local_path
 from .options import output_file, positive, store_options
-from .printing import print_json, remark, write_whole
+from .printing import print_json, print_text, remark, write_whole
 from .targets import add_target, open_target
 
 _SUFFIXES = (".png", ".html", ".svg", ".pdf")
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"file": str(output), "items": [pair.after.title for pair in pairs]})
     else:
-        print(output)
+        print_text(output)
     if arguments.open and not webbrowser.open(output.resolve().as_uri()):
         remark(f"no browser was found: open {output} yourself")
     return 0

@@ -11,18 +11,30 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...core.redact import escape_controls
 from ...storage.disk_cache import write_beside
-from .cures import in_options
+from .cures import in_options, is_name_of_object, places_of
 
 
 def remark(text: object) -> None:
     """Print a line for the user on stderr, apart from the results on stdout."""
-    print(f"voxpipe: {text}", file=sys.stderr)
+    print(f"voxpipe: {escape_controls(str(text))}", file=sys.stderr)
+
+
+def print_text(text: object) -> None:
+    """Print lines on stdout, with escapes for control characters of names in them."""
+    print(escape_controls(str(text)))
+
+
+def one_line(name: object) -> str:
+    """Return a name with escapes for line ends and other control characters."""
+    return escape_controls(str(name), lines=False)
 
 
 @contextmanager
@@ -30,9 +42,13 @@ def warnings_as_remarks(arguments: argparse.Namespace) -> Iterator[None]:
     """Print each warning inside the block as one remark, in words of the command."""
     with warnings.catch_warnings():
         texts: set[str] = set()
+        has_chain = any(map(is_name_of_object, places_of(arguments)))
 
         def show(message: Warning | str, *_: Any) -> None:
             text = in_options(arguments, str(message))
+            if not has_chain:  # pipes of the command have no line of the user
+                lines = text.splitlines()
+                text = "\n".join(line for line in lines if not line.lstrip().startswith("at ."))
             if text not in texts:
                 texts.add(text)
                 remark(text)
@@ -47,9 +63,17 @@ def print_json(document: Any) -> None:
     text = json.dumps(own, indent=2, ensure_ascii=False, allow_nan=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:  # the escapes of JSON, not those of the terminal
-        text = json.dumps(own, indent=2, allow_nan=False)
-    print(text)
+        is_plain = text == escape_controls(text)
+    except UnicodeEncodeError:
+        is_plain = False
+    # The escapes of JSON, not those of the terminal.
+    print(text if is_plain else json.dumps(own, indent=2, allow_nan=False))
+
+
+def document_of(finding: Any) -> dict[str, Any]:
+    """Return a finding of a check as JSON values, with its affine as a matrix (4, 4)."""
+    affine = finding.affine
+    return asdict(finding) | {"affine": None if affine is None else np.reshape(affine, (4, 4))}
 
 
 def write_whole(path: Path, content: Any) -> None:
@@ -100,15 +124,22 @@ def _console() -> Any:
 
 def print_facts(facts: Mapping[str, Any], title: str = "") -> None:
     """Print names and values: a table of ``rich`` on a terminal, else a line for each."""
-    print_table(("", title), [(name, value) for name, value in facts.items()])
+    print_table(("", title), [(name, value) for name, value in facts.items()], has_lines=True)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, has_lines: bool = False
+) -> None:
     """Print rows under their columns: a table of ``rich`` on a terminal, else aligned lines.
 
-    Empty column names print no header, without ``rich`` too.
+    Empty column names print no header, without ``rich`` too. Control characters have escapes. With
+    ``has_lines``, a cell may have several lines.
     """
-    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    columns = [one_line(column) for column in columns]
+    texts = [
+        ["" if cell is None else escape_controls(str(cell), lines=has_lines) for cell in row]
+        for row in rows
+    ]
     if console := _console():
         from rich.table import Table
         from rich.text import Text
@@ -120,7 +151,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
             table.add_row(*map(Text, row))
         console.print(table)
         return
-    lines = [list(columns)] * any(columns) + texts
+    lines = [columns] * any(columns) + texts
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]

@@ -21,8 +21,19 @@ import numpy as np
 from ...core.errors import BadState, SampleError, StateMismatch, UsageError
 from ...storage.location import local_path
 from .options import add_store_options, output_file, positive, store_options
-from .printing import print_json, print_table, remark, warnings_as_remarks, write_whole
+from .printing import (
+    one_line,
+    print_json,
+    print_table,
+    print_text,
+    remark,
+    warnings_as_remarks,
+    write_whole,
+)
 from .targets import object_of
+
+_PIPE_CURE = "Write module:NAME or file.py:NAME of a pipe, a DataLoader2, or a function of one."
+_RECORD_CURE = "Save loader.state_dict() or batch['meta'] as JSON."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the contents of the batch; return 1 if its draws are not those of the record."""
-    from ...datapipes.case_lists import read_json
-
-    document = read_json(arguments.record, store_options(arguments, arguments.record))
+    document = _record_of(arguments)
     metas = document if isinstance(document, list) else [document]
     is_meta = all(isinstance(one, Mapping) and "sources" in one for one in metas) and bool(metas)
+    if not is_meta and not (isinstance(document, Mapping) and "next_batch" in document):
+        msg = f"{arguments.record} is no state and no meta of a batch"
+        raise BadState(msg, do=_RECORD_CURE)
     with warnings_as_remarks(arguments):
         if arguments.pipe is not None:
             batch = _batch_of_chain(arguments, document, metas if is_meta else None)
@@ -74,6 +86,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if is_same else 1
 
 
+def _record_of(arguments: argparse.Namespace) -> Any:
+    from ...datapipes.case_lists import read_json
+
+    try:
+        return read_json(arguments.record, store_options(arguments, arguments.record))
+    except OSError as error:
+        msg = f"{arguments.record} cannot be read: {error.strerror or error}"
+        raise SampleError(msg, do=_RECORD_CURE) from error
+    except SampleError as error:
+        error.do = error.do or _RECORD_CURE
+        raise
+
+
 def _print(batch: Mapping[str, Any], place: str | None, is_same: bool, *, as_json: bool) -> None:
     rows = [_row_of(key, value) for key, value in batch.items() if hasattr(value, "shape")]
     metas = batch.get("meta", ())
@@ -82,9 +107,9 @@ def _print(batch: Mapping[str, Any], place: str | None, is_same: bool, *, as_jso
     else:
         print_table(tuple(rows[0]) if rows else ("",), [tuple(row.values()) for row in rows])
         for number, meta in enumerate(metas):
-            print(f"{number}: case {meta['case']}, identity {meta['identity']}")
+            print_text(f"{number}: case {one_line(meta['case'])}, identity {meta['identity']}")
         if place is not None:
-            print(place)
+            print_text(place)
     if not is_same:
         remark("the draws of this batch are not those of the record: check --batch and --pipe")
 
@@ -101,15 +126,11 @@ def _batch_of_chain(arguments: argparse.Namespace, document: Any, metas: Any) ->
     from ...dataloader2 import DataLoader2
     from ...graph import is_pipe
 
-    thing = object_of(arguments.pipe)
+    thing = object_of(arguments.pipe, _PIPE_CURE)
     if thing is None or not (is_pipe(thing) or isinstance(thing, DataLoader2)):
-        msg = f"{arguments.pipe} names no chain and no loader"
-        raise UsageError(msg, do="Write module:NAME or file.py:NAME.")
+        raise UsageError(f"{arguments.pipe} names no chain and no loader", do=_PIPE_CURE)
     with thing if isinstance(thing, DataLoader2) else DataLoader2(thing) as loader:
         if metas is None:
-            if not isinstance(document, Mapping) or "next_batch" not in document:
-                msg = f"{arguments.record} is no state and no meta of a batch"
-                raise BadState(msg, do="Save loader.state_dict() or batch['meta'] as JSON.")
             loader.load_state_dict(document)
             epoch, number = document["epoch"], document["next_batch"]
         else:

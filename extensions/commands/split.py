@@ -26,7 +26,7 @@ from ...core.redact import public_name
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path
 from .options import output_file, positive
-from .printing import print_json, print_table, warnings_as_remarks, write_whole
+from .printing import print_json, print_table, print_text, warnings_as_remarks, write_whole
 from .targets import add_target, open_target
 
 Case = dict[str, Any]
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     kinds = sorted({value for count in counts for value in count}, key=str)
     rows = [(n, folds.count(n), *(count[kind] for kind in kinds)) for n, count in enumerate(counts)]
     print_table(("fold", "cases", *map(str, kinds)), rows)
-    print(f"{output}: {_use_of(arguments.format, output)}")
+    print_text(f"{output}: {_use_of(arguments.format, output)}")
     return 0
 
 
@@ -178,7 +178,8 @@ def _folds_of_groups(
 
 
 def _cases_in(target: Any) -> list[Case]:
-    """Return the cases of a pipe or list: names, and values as they are."""
+    """Return the cases of a pipe, a loader or a list: names, and values as they are."""
+    from ...dataloader2 import DataLoader2
     from ...diagnosing.check_data import pipe_of
     from ...graph import parents_of, walk
     from ...volumes import Volume
@@ -186,6 +187,7 @@ def _cases_in(target: Any) -> list[Case]:
     if isinstance(target, Volume):
         msg = f"{target.name} is one volume, and folds divide several cases"
         raise UsageError(msg, do="Give a folder, a glob in quotes, a table or a manifest.")
+    target = target.datapipe if isinstance(target, DataLoader2) else target
     sources = [pipe for pipe in walk(pipe_of(target, None)) if not parents_of(pipe)]
     each_case = getattr(sources[0], "each_case", None)
     if len(sources) != 1 or each_case is None:

@@ -9,10 +9,11 @@ import os
 import stat
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from ...core.errors import (
@@ -38,9 +39,10 @@ _PLACES = (
 LISTS = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
 """Suffixes of manifests and tables of cases."""
 _OBJECTS = "module:NAME or file.py:NAME of a pipe, a loader, a volume, or a function of one"
-
-
-_OBJECT_CURE = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
+_OBJECT_CURE = (
+    "Name a pipe, a DataLoader2, a volume, a list of cases, or a function without arguments that "
+    "returns one."
+)
 
 
 def add_target(parser: argparse.ArgumentParser, *, help: str = f"{_PLACES}; or {_OBJECTS}") -> None:
@@ -153,54 +155,97 @@ def refuse_denied(text: str) -> None:
         return
 
 
-def attribute_of(text: str) -> Any:
+def attribute_of(text: str, cure: str = _OBJECT_CURE) -> Any:
     """Return the object of ``module:NAME`` or ``file.py:NAME``, as it is.
 
     Raises
     ------
-    SampleError
-        There is no such module.
     UsageError
-        The module has no such name.
+        There is no such module or name.
+    SampleError
+        The module cannot be imported.
     """
     module, _, name = text.rpartition(":")
     file = Path(module)
-    if file.suffix == ".py" and not file.exists():
-        raise SampleError(f"{module} does not exist.", do="Write module:NAME or file.py:NAME.")
-    sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
+    is_file = file.suffix == ".py"
+    if is_file and not file.exists():
+        raise UsageError(f"{module} does not exist.", do="Write module:NAME or file.py:NAME.")
+    sys.path.insert(0, str(file.resolve().parent if is_file else Path.cwd()))
+    module_name = file.stem if is_file else module
     try:
-        owner = importlib.import_module(file.stem if file.suffix else module)
+        owner = importlib.import_module(module_name)
     except (ImportError, AttributeError, SyntaxError) as error:
-        raise SampleError(f"{text} is no chain: {error}.", do=_OBJECT_CURE) from error
+        lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+        if lacks and f"{module_name}.".startswith(f"{lacks}."):
+            raise UsageError(f"there is no module {lacks}, as in {text}.", do=cure) from error
+        msg = f"{module} cannot be imported: {error}{_place_of(error)}."
+        raise SampleError(msg, do="Correct this module, or install what it imports.") from error
     if not hasattr(owner, name):
         near = closest(name, vars(owner), 0.5)
-        do = f"Did you mean {module}:{near[0]}?" if near else _OBJECT_CURE
-        raise UsageError(f"{text} is no chain: {module} has no {name}.", do=do)
+        do = f"Did you mean {module}:{near[0]}?" if near else cure
+        raise UsageError(f"{module} has no {name}.", do=do)
     return getattr(owner, name)
 
 
-def object_of(text: str) -> Any:
-    """Return the object of ``module:NAME`` or ``file.py:NAME``; None if the text is a place.
+def _place_of(error: Exception) -> str:
+    """Return the file and line of a failed import; empty for a syntax error, which names them."""
+    frames = [each for each in extract_tb(error.__traceback__) if os.path.isfile(each.filename)]
+    if isinstance(error, SyntaxError) or not frames:
+        return ""
+    return f" (at {frames[-1].filename}:{frames[-1].lineno})"
 
-    A function is called without arguments.
+
+def call_of(text: str, function: Any, cure: str = _OBJECT_CURE) -> Any:
+    """Return the result of a function or class of ``module:NAME``, called without arguments.
 
     Raises
     ------
-    SampleError
-        There is no such module, or the function needs arguments.
     UsageError
-        There is no such name.
+        It needs arguments.
     """
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        place = ""
+        with suppress(OSError, TypeError):  # of a compiled module
+            line = inspect.getsourcelines(function)[1]
+            place = f" at {inspect.getsourcefile(function)}:{line}"
+        msg = f"{text} cannot be called without arguments: {error}{place}."
+        raise UsageError(msg, do=cure) from error
+    return function()
+
+
+def object_of(text: str, cure: str = _OBJECT_CURE) -> Any:
+    """Return the pipe, loader, volume or list of cases that ``module:NAME`` names.
+
+    The result is None if the text is a place. A function is called without arguments.
+
+    Raises
+    ------
+    UsageError
+        There is no such module or name, the function needs arguments, or the type is another one.
+    SampleError
+        The module cannot be imported.
+    """
+    from ...dataloader2 import DataLoader2
+    from ...diagnosing.check_data import pipe_of
+    from ...graph import is_pipe
+    from ...volumes import Volume
+
     if not is_name_of_object(text):
         return None
-    thing = attribute_of(text)
-    if not inspect.isroutine(thing):
+    thing = attribute_of(text, cure)
+    if inspect.isroutine(thing):
+        thing = call_of(text, thing, cure)
+    if is_pipe(thing) or isinstance(thing, (Volume, DataLoader2)):
         return thing
-    try:
-        inspect.signature(thing).bind()
-    except TypeError as error:
-        raise SampleError(f"{text} is no chain: {error}.", do=_OBJECT_CURE) from error
-    return thing()
+    if isinstance(thing, (str, os.PathLike)):
+        return pipe_of(thing, None)
+    cases = [] if isinstance(thing, (Mapping, type)) else thing
+    cases = list(cases) if isinstance(cases, Iterable) else []
+    if cases and all(isinstance(case, Mapping) for case in cases):
+        return cases
+    raise UsageError(f"{text} is of type {type(thing).__name__}.", do=cure)
 
 
 def volume_of_planes(text: str, reader: Mapping[str, Any], store: Mapping[str, Any]) -> Any:
@@ -308,7 +353,7 @@ def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
     Raises
     ------
     UsageError
-        ``module:NAME`` is neither a pipe nor a loader nor a list of cases.
+        ``module:NAME`` is none of these.
     """
     from ...dataloader2 import DataLoader2
     from ...diagnosing.check_data import pipe_of
@@ -319,13 +364,9 @@ def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
     if isinstance(target, Volume):  # its options are those of the command already
         target = DataLoader2(_opening_one(target, arguments), seed=0)
     if not isinstance(target, DataLoader2):
-        is_list = isinstance(target, (list, tuple))
-        if not (is_pipe(target) or is_list):
-            msg = f"{text} is no chain: it is of type {type(target).__name__}."
-            raise UsageError(msg, do="Name a pipe, a DataLoader2 or a function of one.")
-        has_name = is_name_of_object(text)
+        is_chain = is_name_of_object(text) and is_pipe(target)
         pipe = pipe_of(target, None)
-        target = DataLoader2(pipe if has_name and not is_list else opening(pipe, arguments), seed=0)
+        target = DataLoader2(pipe if is_chain else opening(pipe, arguments), seed=0)
     with target as loader:
         yield loader
 

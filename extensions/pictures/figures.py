@@ -14,6 +14,7 @@ import numpy as np
 
 from ...core import Sample
 from ...core.errors import MissingDependency
+from ...core.redact import escape_controls
 from ...core.validate import validate_int
 from ...graph import Pipe, is_pipe
 from ...spatial import LazyPatch
@@ -173,7 +174,37 @@ def figure_of(scenes: Sequence[Scene], title: str = "") -> Any:
             write_draws(figure.add_subplot(grid[number, columns]), scene if is_first else None)
     if title and len(rows) > 1:
         figure.suptitle(title)
+    return with_drawable_texts(figure)
+
+
+def with_drawable_texts(figure: Any) -> Any:
+    """Return a figure with escapes in texts of its axes, for characters that their fonts lack.
+
+    Each ``$`` of a name is drawn. Only the title of the figure, a text of the user, may have
+    mathematics.
+    """
+    from matplotlib.text import Text
+
+    for text in (text for axes in figure.axes for text in axes.findobj(Text)):
+        text.set_parse_math(False)
+        plain = escape_controls(text.get_text())
+        if not plain.isascii():
+            characters = _characters_of(text.get_fontproperties())
+            plain = "".join(one if ord(one) in characters else ascii(one)[1:-1] for one in plain)
+        text.set_text(plain)
     return figure
+
+
+def _characters_of(properties: Any) -> set[int]:
+    """Return the characters of the fonts of a text: the first one, and those of other families."""
+    from matplotlib.font_manager import findfont, get_font
+
+    codes: set[int] = {ord("\n"), ord("\t")}
+    for family in properties.get_family():
+        own = properties.copy()
+        own.set_family(family)
+        codes |= get_font(findfont(own)).get_charmap().keys()
+    return codes
 
 
 def _height(layer: Layer) -> float:

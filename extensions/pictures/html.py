@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...core import Sample
+from ...core.redact import escape_controls
 from ...datapipes import DataPipe
 from ...graph import Pipe, chain_code, walk
 from ...spatial import LazyPatch
@@ -52,7 +53,8 @@ _LOOK = Look(REPR_SIDE, is_bounded=True)
 
 def box(*parts: str) -> str:
     """Return the HTML of one object."""
-    return f'<div class="voxpipe" style="{_BOX}">{"".join(parts)}</div>'
+    content = escape_controls("".join(parts))  # names of files may be no text
+    return f'<div class="voxpipe" style="{_BOX}">{content}</div>'
 
 
 def row(*parts: str) -> str:

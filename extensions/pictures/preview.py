@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...core import Sample
+from ...core.redact import escape_controls
 from ...core.validate import validate_int
 from ...datapipes.batch_patches import BatchPatches
 from ...datapipes.epoch import copy_for_epoch, may_look_ahead
@@ -19,7 +20,7 @@ from ...spatial import LazyPatch
 from ...spatial.lazy.patch_report import sources_of
 from ...spatial.lazy.patch_steps import replay_draws
 from ...spatial.placing.patch import PatchOp
-from .figures import draw_layer, new_figure, write_draws
+from .figures import draw_layer, new_figure, with_drawable_texts, write_draws
 from .html import box, row, scene_html, table
 from .pixels import window_of
 from .planes import FIGURE_SIDE
@@ -182,13 +183,13 @@ def figure_of_pairs(pairs: Sequence[Pair], title: str = "") -> Any:
         write_draws(axes[-1], pair.after)
     if title:
         figure.suptitle(title)
-    return figure
+    return with_drawable_texts(figure)
 
 
 def page_of_pairs(pairs: Sequence[Pair], title: str) -> str:
     """Return a page of HTML with a row for each pair; it needs no drawing library."""
     rows = [pair_html(pair) for pair in pairs]
-    head = f'<!doctype html><meta charset="utf-8"><title>{escape(title)}</title>'
+    head = f'<!doctype html><meta charset="utf-8"><title>{escape(escape_controls(title))}</title>'
     return f'{head}<body style="background:#fff;color:#222">{box(*rows)}</body>\n'
 
 

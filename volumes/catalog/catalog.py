@@ -19,7 +19,7 @@ import numpy as np
 
 from ...core.errors import BadManifest, StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
 from ...core.lru_cache import LRUCache
-from ...core.redact import public_text, used_name
+from ...core.redact import escape_controls, public_text, used_name
 from ...core.sample import parse_json
 from ...core.validate import count_text
 from ...storage.content import content_key, documents_token
@@ -87,7 +87,8 @@ class Finding:
 
     def __str__(self) -> str:
         reason = " ".join(self.reason.split()) if self.is_bad else "sound"
-        return f"{self.case}/{self.key}: {self.error + ': ' if self.error else ''}{reason}"
+        text = f"{self.case}/{self.key}: {self.error + ': ' if self.error else ''}{reason}"
+        return escape_controls(text, lines=False)
 
 
 def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Finding:

@@ -160,12 +160,15 @@ def test_a_wrong_option_is_wrong_use(command, capsys):
     ],
 )
 def test_a_wrong_path_is_one_error(arguments, scans, document, capsys):
-    """Missing files and names, empty folders, files of no format: status 1 and a document."""
+    """Missing files and names, empty folders, files of no format: status 1 and a document.
+
+    Wrong objects and modules have status 2.
+    """
     (scans / "empty").mkdir(exist_ok=True)
 
     status, result = document(*arguments.split())
 
-    is_wrong_use = arguments.endswith((":number", ":nothing"))
+    is_wrong_use = re.search(":(number|nothing|pipe)", arguments)
     assert status == (2 if is_wrong_use else 1)
     assert result["error"]["message"]
     assert "Traceback" not in capsys.readouterr().err

@@ -28,6 +28,11 @@ PLACE, OBJECT = "predict m.pt a.nii", "predict m.pt train.py:pipe"
         (PLACE, 'from_manifest(..., follow="anywhere")', 'from_manifest(..., follow="anywhere")'),
         (OBJECT, "Pass affine= or overwrite=True.", "Pass affine= or --overwrite."),
         ("index a", "Leave statistics=True, or statistics=False.", None),
+        (
+            PLACE,
+            "Write optional=('lab',) or labels=('a', 'b c').",
+            "Write --optional lab or --labels a 'b c'.",
+        ),
         ("check a", "voxels=True reads them.", "--voxels reads them."),
         ("convert a b", "Give patch= or chunk=64.", "Give --patch or --chunk 64."),
     ],
