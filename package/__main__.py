@@ -82,6 +82,10 @@ class _Program(_Parser):
 
     points = _NO_POINTS
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.color = False  # of Python 3.14: format_help() searches plain text
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if not args:
             self.print_help(sys.stderr)

@@ -39,6 +39,7 @@ from .targets import (
 
 _RESULTS = ("argmax", "softmax", "sigmoid", "logits")
 _PICKLE = b"\x80"  # the first byte of its protocols
+_WINDOW = "voxpipe_window"  # attribute of an exported program: its one size of windows
 _OTHER_FILES = {".onnx": "ONNX", ".safetensors": "weights, without their net"}
 _MODEL_CURE = (
     "Write the net by torch.jit.save() or, as .pt2, by torch.export.save(). Or give module:NAME of "
@@ -127,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not is_one and not is_name_of_object(arguments.target):
             source = opening(source, arguments)
         # A program of torch.export may take windows of one size only.
-        patch = arguments.patch or getattr(model, "window", None)
+        patch = arguments.patch or getattr(model, _WINDOW, None)
         _refuse_other_windows(model, arguments.patch)
         size = patch[0] if patch and len(patch) == 1 else None
         results = predict(
@@ -184,7 +185,7 @@ def _three(patch: Sequence[int]) -> tuple[int, ...]:
 
 def _refuse_other_windows(model: Any, patch: Sequence[int] | None) -> None:
     """Raise ``UsageError`` if a program of one window size shall take another."""
-    window = getattr(model, "window", None)
+    window = getattr(model, _WINDOW, None)
     if patch and window and _three(patch) != tuple(window):
         sizes = " ".join(map(str, window))
         msg = f"the program takes windows of {sizes}, and --patch is {' '.join(map(str, patch))}"
@@ -279,7 +280,7 @@ def _exported_model(program: Any, device: Any) -> Any:
     inputs = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
     shape = tuple(getattr(inputs[-1], "shape", ())) if inputs else ()
     is_fixed = len(shape) == _BATCH_AXES and all(isinstance(size, int) for size in shape)
-    model.window = shape[2:] if is_fixed else None  # type: ignore[attr-defined]
+    setattr(model, _WINDOW, shape[2:] if is_fixed else None)
     return model
 
 

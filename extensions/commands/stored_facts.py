@@ -142,8 +142,8 @@ def codec_of(volume: Any, form: str) -> str:
             with open(backend.files[0].path, "rb") as file:
                 return _CODECS[form](file, backend, source.options.reader_kwargs)
         with _file_of(source) as file:
-            find = _CODECS.get(form, _codec_of_bytes)
-            return find(file, backend, source.options.reader_kwargs)
+            if find := _CODECS.get(form):
+                return find(file, backend, source.options.reader_kwargs)
     return ""
 
 
@@ -220,5 +220,11 @@ _CODECS: Mapping[str, Callable[[Any, Any, Mapping[str, Any]], str]] = MappingPro
         "metaimage": _codec_of_text_header,
         "nrrd": _codec_of_text_header,
         "tiff": _codec_of_tiff,
+        "tiff-folder": _codec_of_tiff,
+        "tiff-sequence": _codec_of_tiff,
+        # Voxels after a header, or a whole file that is compressed.
+        **dict.fromkeys(
+            ("mgh", "nifti", "nifti-gz", "nifti-pair", "numpy", "raw"), _codec_of_bytes
+        ),
     }
 )

@@ -143,10 +143,11 @@ def test_a_table_of_cases_is_checked(folder, capsys):
 
     table.write_text(f"{sound}in/b/ct.nii.gz,in/none.nii,7\nin/b/ct.nii.gz,in/other.nii,8\n")
     assert main(["check", str(table), "--workers", "1"]) == 1
-    missing, grids, summary = capsys.readouterr().out.splitlines()
+    missing, grids, *sizes, summary = capsys.readouterr().out.splitlines()
     assert "VolumeNotFound: there is no file" in missing
     assert "affine" in grids
     assert summary == "6 checked, 2 bad"
+    assert any("1 x 1 x 2" in line for line in sizes)
 
 
 def test_a_label_that_a_row_lacks_is_told(folder, capsys):
@@ -570,7 +571,6 @@ def test_too_much_memory_is_told_in_options_of_the_command(folder, capsys):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("with_argument", "is no chain: missing a required argument"),
         ("fails", "voxpipe: OSError: no such\n  raised at {file}:19\n"),
         ("misspelt", "voxpipe: AttributeError: 'NoneType' object has no attribute 'foo'\n  raised"),
     ],
@@ -588,11 +588,24 @@ def test_a_chain_that_fails_is_told_in_a_line(folder, capsys, monkeypatch, name,
     assert "Traceback" not in said
 
 
+def test_a_function_that_needs_arguments_is_wrong_use(folder, capsys, monkeypatch):
+    """Its file and line are named."""
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "chains_of_mine", raising=False)
+    file = folder / "chains_of_mine.py"
+    file.write_text(CHAINS.format(folder=f"{folder}/in/*/"))
+
+    assert main(["bench", f"{file}:with_argument"]) == 2
+    told = capsys.readouterr().err
+    assert "cannot be called without arguments: missing a required argument" in told
+    assert f"at {file}:" in told
+
+
 def test_a_chain_that_is_not_there_is_named(folder, capsys, monkeypatch):
     """With the form that is understood."""
     monkeypatch.syspath_prepend(str(folder))
 
-    assert main(["bench", f"{folder}/nothing.py:chain"]) == 1
+    assert main(["bench", f"{folder}/nothing.py:chain"]) == 2
     told = capsys.readouterr().err
     assert f"{folder}/nothing.py does not exist" in told
     assert "Write module:NAME or file.py:NAME" in told
