@@ -120,13 +120,20 @@ class OmeNode:
         raise VolumeNotFound(msg, do=f"Did you mean {near[0]!r}? {have}" if near else have)
 
     def images(self) -> Iterator[str]:
-        """Yield the paths of the images of a plate, a well or a bioformats2raw group."""
+        """Yield the paths of the images of a plate, a well or a bioformats2raw group.
+
+        A well without metadata is yielded itself.
+        """
         ome = self.ome
         plate = ome.get("plate")
         if isinstance(plate, Mapping):
             for well in plate.get("wells", ()):
                 path = str(well["path"])
-                yield from (f"{path}/{field}" for field in self.below(path).images())
+                below = self.below(path)
+                if isinstance(below.ome.get("well"), Mapping):
+                    yield from (f"{path}/{field}" for field in below.images())
+                else:
+                    yield path
         elif isinstance(ome.get("well"), Mapping):
             yield from (str(field["path"]) for field in ome["well"].get("images", ()))
         elif "bioformats2raw.layout" in ome:

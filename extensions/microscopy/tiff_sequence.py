@@ -86,7 +86,22 @@ class PlaneFiles:
     values: tuple[tuple[Coordinate, ...], ...]
     """Numbers or names along each axis, in order."""
     places: tuple[str, ...]
-    """Paths or URLs, in C order of the axes."""
+    """Paths or URLs, in C order of the axes; empty for a file that is missing at a time point."""
+
+    @property
+    def existing(self) -> tuple[str, ...]:
+        """Paths or URLs of the files that are there."""
+        return tuple(filter(None, self.places))
+
+    @property
+    def gaps(self) -> dict[int, list[str]]:
+        """Names of the missing files by time point, counted from 0: ``"t=1 c=GFP z=2"``."""
+        gaps: dict[int, list[str]] = {}
+        size = len(self.places) // len(self.values[0])
+        for number, key in enumerate(itertools.product(*self.values)):
+            if not self.places[number]:
+                gaps.setdefault(number // size, []).append(_key_text(self.axes, key))
+        return gaps
 
     @property
     def channel_names(self) -> tuple[str, ...]:
@@ -96,8 +111,12 @@ class PlaneFiles:
         return tuple(map(str, channels)) if is_named else ()
 
     def at_time(self, time: Any, name: str) -> PlaneFiles:
-        """Return the files of one time point, counted from 0; all for None or ``"all"``."""
+        """Return the files of one time point, counted from 0; all for None or ``"all"``.
+
+        ``VolumeNotFound`` names files of it that are missing.
+        """
         if time is None or time == "all":
+            self._refuse_gaps(name, self.gaps)
             return self
         count = len(self.values[self.axes.index("t")]) if "t" in self.axes else 1
         if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < count:
@@ -106,10 +125,24 @@ class PlaneFiles:
             raise SampleError(f"{name} has no time point {time!r}, but {have}", do=do)
         if "t" not in self.axes:
             return self
+        gaps = self.gaps
+        self._refuse_gaps(name, {time: gaps[time]} if time in gaps else {})
         # t is the first axis.
         size = len(self.places) // count
         part = self.places[time * size : (time + 1) * size]
         return PlaneFiles(self.axes[1:], self.values[1:], part)
+
+    def _refuse_gaps(self, name: str, gaps: Mapping[int, Sequence[str]]) -> None:
+        """Raise the error of files that are missing at time points."""
+        if not gaps:
+            return
+        have = f"{len(self.existing)} of {len(self.places)} files are there"
+        texts = few_names([text for row in gaps.values() for text in row], _MOST_NAMES)
+        do = "Copy the missing files; each combination of t, c and z is a plane of the volume."
+        whole = [str(n) for n in range(len(self.values[0])) if n not in self.gaps]
+        if whole:
+            do = f"Copy the missing files, or give a complete time point: {few_names(whole)}."
+        raise VolumeNotFound(f"{name} has no file for {texts}: {have}.", do=do)
 
 
 def natural_key(name: str) -> tuple[tuple[int, Any], ...]:
@@ -122,6 +155,19 @@ def natural_key(name: str) -> tuple[tuple[int, Any], ...]:
     """
     parts = _NUMBER.split(name)
     return tuple((1, int(part)) if n % 2 else (0, part) for n, part in enumerate(parts))
+
+
+def without_word(text: str) -> str:
+    """Return the beginning of a name without the word in front of a number.
+
+    Examples
+    --------
+    >>> without_word("img_t"), without_word("scan-channel"), without_word("mouse")
+    ('img', 'scan', 'mouse')
+    """
+    word = _WORD.search(text)
+    is_axis = word is not None and word[1].lower() in _WORDS
+    return (text[: word.start()] if word and is_axis else text).rstrip("-_ ")
 
 
 def is_pattern(place: str) -> bool:
@@ -148,7 +194,7 @@ def files_of_pattern(
     SampleError
         The pattern has an unknown or repeated placeholder.
     VolumeNotFound
-        No file matches, or one of the combinations has no file.
+        No file matches, or no time point has all its files.
     """
     letters = _PLACEHOLDER.findall(pattern)
     if not letters or not {*letters} <= {*_AXES} or len({*letters}) < len(letters):
@@ -257,27 +303,30 @@ def _in_order(
     *,
     allow_gaps: bool,
 ) -> PlaneFiles:
-    """Return files in C order of their axes; ``VolumeNotFound`` for gaps."""
+    """Return files in C order of their axes; ``VolumeNotFound`` for gaps of all time points."""
     columns = list(zip(*by_value, strict=True))
     values = [tuple(sorted({*column}, key=lambda v: natural_key(str(v)))) for column in columns]
     do = "Copy the missing files, or pass allow_gaps=True to close the gaps."
-    for axis, row in zip(axes, values, strict=True):
+    for place, (axis, row) in enumerate(zip(axes, values, strict=True)):
         numbers = [value for value in row if isinstance(value, int)]
         if len(numbers) < len(row) or allow_gaps:  # channels with names
             continue
         gaps = sorted({*range(numbers[0], numbers[-1])} - {*numbers})
-        if gaps:
+        if axis == "t" and len(gaps) < len(numbers):
+            values[place] = tuple(range(numbers[0], numbers[-1] + 1))
+        elif gaps:
             few = few_names(map(str, gaps), _MOST_NAMES)
             msg = f"{name} has {len(numbers)} numbers of {axis} from {numbers[0]} to {numbers[-1]}"
             raise VolumeNotFound(f"{msg}; missing: {few}.", do=do)
-    every = list(itertools.product(*values))
-    missing = [key for key in every if key not in by_value]
-    if missing:
-        texts = (" ".join(f"{a}={v}" for a, v in zip(axes, key, strict=True)) for key in missing)
-        msg = f"{name} has no file for {few_names(texts, _MOST_NAMES)}: {len(by_value)} of "
-        do = "Copy the missing files; each combination of t, c and z is a plane of the volume."
-        raise VolumeNotFound(f"{msg}{len(every)} files are there.", do=do)
-    return PlaneFiles(axes, tuple(values), tuple(by_value[key] for key in every))
+    every = itertools.product(*values)
+    files = PlaneFiles(axes, tuple(values), tuple(by_value.get(key, "") for key in every))
+    if "t" not in axes or len(files.gaps) == len(values[0]):
+        files.at_time(None, name)
+    return files
+
+
+def _key_text(axes: Sequence[str], key: Sequence[Coordinate]) -> str:
+    return " ".join(f"{axis}={value}" for axis, value in zip(axes, key, strict=True))
 
 
 def _two_of_one(first: str, second: str) -> UnknownFormat:
@@ -334,7 +383,7 @@ class PatternVersion:
     def is_current(self) -> bool:
         """Whether the pattern matches the same files."""
         try:
-            return self.look(allow_gaps=True).places == self.places
+            return self.look(allow_gaps=True).existing == self.places
         except VoxpipeError:
             return False
 
@@ -348,7 +397,7 @@ def open_sequence(
 ) -> Backend:
     """Return the backend of the planes of a folder, or of the files of a pattern."""
     whole = planes_of(request, name, pattern, allow_gaps=allow_gaps)
-    files, places = whole.at_time(time, name), whole.places
+    files, places = whole.at_time(time, name), whole.existing
     counts = dict(zip(files.axes, map(len, files.values), strict=True))
     if counts.get("t", 1) > 1 and counts.get("c", 1) > 1 and time is None:
         msg = f"times-and-channels: the {counts['t']} time points and {counts['c']} channels of "

@@ -175,13 +175,40 @@ def test_gaps_are_reported(tmp_path):
     np.testing.assert_array_equal(volume.numpy()[0, ..., 5].T, PLANES[6])
 
 
-def test_a_missing_combination_is_named(tmp_path):
-    """One plane of one channel is missing."""
+def test_a_missing_plane_spoils_its_time_alone(tmp_path):
+    """Other time points are as tifffile reads them; all times together are refused."""
     place = experiment(tmp_path / "exp")
     (tmp_path / "exp" / "img_t01_cGFP_z2.tif").unlink()
+    files = sorted(str(path) for path in (tmp_path / "exp").glob("img_t00*"))
+    expected = tifffile.TiffSequence(files).asarray().reshape(3, 4, 20, 30)
 
-    with pytest.raises(VolumeNotFound, match="no file for t=1 c=GFP z=2: 23 of 24"):
+    first = vp.Volume(place, time=0).numpy().transpose(0, 3, 2, 1)
+
+    np.testing.assert_array_equal(first, expected)
+    for time in (None, 1, "all"):
+        with pytest.raises(VolumeNotFound, match="no file for t=1 c=GFP z=2: 23 of 24") as error:
+            vp.Volume(place, time=time).probe()
+        assert "complete time point: 0" in error.value.do
+    (tmp_path / "exp" / "img_t00_cRFP_z4.tif").unlink()
+    with pytest.raises(VolumeNotFound, match="no file for t=0 c=RFP z=4, t=1 c=GFP z=2"):
         vp.Volume(place, time=0).probe()
+
+
+def test_a_missing_time_keeps_the_numbers_of_others(tmp_path):
+    """Time 2 is that of the file, unless gaps are closed; channels without t need every file."""
+    place = tmp_path / "t{t}_z{z}.tif"
+    for t in (0, 2, 3):
+        stack(tmp_path, PLANES[:2] + t, f"t{t}_z{{}}.tif")
+
+    np.testing.assert_array_equal(vp.Volume(place, time=2).numpy()[0].T, PLANES[:2] + 2)
+    with pytest.raises(VolumeNotFound, match="t=1 z=0, t=1 z=1: 6 of 8"):
+        vp.Volume(place, time=1).probe()
+    closed = vp.Volume(place, time=1, allow_gaps=True)
+    np.testing.assert_array_equal(closed.numpy()[0].T, PLANES[:2] + 2)
+    for c, z in [(0, 0), (0, 1), (1, 0)]:
+        tifffile.imwrite(tmp_path / f"c{c}_z{z}.tif", PLANES[0])
+    with pytest.raises(VolumeNotFound, match="c=1 z=1: 3 of 4"):
+        vp.Volume(tmp_path / "c{c}_z{z}.tif").probe()
 
 
 @pytest.mark.parametrize(
