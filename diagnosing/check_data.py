@@ -88,8 +88,8 @@ class CheckReport(Viewable):
     likely_labels: tuple[str, ...] = ()
     """Keys that look like labels, and count as images since no ``labels=`` was given."""
     labels: tuple[str, ...] = ()
-    lengths: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Sizes of voxels in the unit of the files, by key; at most 1000 of each."""
+    lengths: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """First volume of each size of voxels in the unit of the files, by key; at most 1000."""
     size: tuple[int, int] = (0, 0)  # cases and volumes in the written manifest
     manifest: str = ""  # its path or URL
 
@@ -106,11 +106,16 @@ class CheckReport(Viewable):
     def __str__(self) -> str:
         summary = f"{self.volumes} checked, {len(self.bad)} bad"
         lines = [  # of keys of which some file has a unit
-            f"{key}: {few_names(size or 'no unit of length' for size in every)}"
+            f"{key}: {few_names(_with_name(*one, len(every) > 1) for one in every.items())}"
             for key, every in self.lengths.items()
             if any(every)
         ]
         return "\n".join([*(str(finding) for finding in self.bad), *lines, summary])
+
+
+def _with_name(size: str, name: str, is_one_of_several: bool) -> str:
+    """Return a size of voxels, and the first volume of it where others have another."""
+    return f"{size or 'no unit of length'}{f' ({name})' if is_one_of_several else ''}"
 
 
 @shows_progress("check", "volumes")
@@ -177,7 +182,7 @@ def check(
     tasks = ((volume, case, key) for case, key, volume in volumes)
     findings: list[Finding] = []
     apart: list[Finding] = []
-    lengths: dict[str, dict[str, None]] = {}
+    lengths: dict[str, dict[str, str]] = {}
     run = _run(tasks, count, num_workers, voxels, timeout, progress)
     for case, group in groupby(run, key=lambda finding: finding.case):
         of_case = [*group]
@@ -186,9 +191,8 @@ def check(
         for one in of_case:
             sizes = lengths.setdefault(one.key, {}) if one.affine is not None else {}
             if len(sizes) < _MOST_LENGTHS:
-                sizes[one.lengths] = None
-    sizes_of = {key: (*sizes,) for key, sizes in lengths.items()}
-    return CheckReport((*findings, *missing, *apart), count, *keys, sizes_of)
+                sizes.setdefault(one.lengths, one.name)
+    return CheckReport((*findings, *missing, *apart), count, *keys, lengths)
 
 
 def volumes_of(

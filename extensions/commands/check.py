@@ -62,6 +62,6 @@ def document_of(report: Any) -> dict[str, Any]:
     return {
         "checked": report.volumes,
         "bad": [asdict(finding) for finding in report.bad],
-        "spacings": report.lengths,
+        "spacings": {key: [*sizes] for key, sizes in report.lengths.items()},
         "likely_labels": report.likely_labels,
     }
