@@ -34,7 +34,7 @@ from .ome_metadata import OmeNode, join
 from .ome_view import tiff_sizes
 from .result_times import IMAGE as IN_PLACE
 from .result_times import JointTimes
-from .tiff_sequence import SUFFIXES, PlaneFiles, files_of_pattern, is_pattern, without_word
+from .tiff_sequence import SUFFIXES, PlaneFiles, files_of_pattern, has_fields, without_word
 
 IMAGE, LABEL = "image", "label"
 _ENDS = (".ome.zarr", ".zarr", ".ome.tiff", ".ome.tif", ".tiff", ".tif", *SCENES)
@@ -331,7 +331,7 @@ def _facts(image: OmeImage, time: Any) -> dict[str, Any]:
 
 def images_below(root: str, options: Mapping[str, Any], once: WarnOnce) -> Iterator[OmeImage]:
     """Yield the images of a root, in the order of its metadata, or of the names in a folder."""
-    if is_pattern(root) and (is_url(root) or not os.path.exists(root)):
+    if has_fields(root) and (is_url(root) or not os.path.exists(root)):
         files = files_of_pattern(root, options)
         sizes = dict(zip(files.axes, map(len, files.values), strict=True))
         name = without_word(posixpath.basename(root).partition("{")[0]) or "image"

@@ -59,7 +59,7 @@ from ...volumes.source import FolderVersion
 from ..formats.tiff import TiffImage, kind_of, raise_complaints, read_tiff
 
 SUFFIXES = (".tif", ".tiff", ".tf8", ".btf")
-_PLACEHOLDER = re.compile(r"\{([a-z]+)(?::[^{}]*)?\}")
+_PLACEHOLDER = re.compile(r"\{([A-Za-z]+)(?::[^{}]*)?\}")
 _AXES = "tcz"  # of files, in the order in which they vary: time points slowest
 _NUMBER = re.compile(r"(\d+)")
 _LOOKED_AT = 16  # first files of a folder by which it is recognised
@@ -71,6 +71,7 @@ _WORDS = {
     **dict.fromkeys(("c", "ch", "channel", "w", "wavelength"), "c"),
     **dict.fromkeys(("z", "slice", "plane", "s", "sl"), "z"),
 }
+_WORD_PARTS = re.compile(r"([-_. ])")
 _WORD = re.compile(r"([a-z]+)[-_ ]?$", re.IGNORECASE)
 
 Coordinate = int | str
@@ -178,8 +179,18 @@ def is_pattern(place: str) -> bool:
     >>> is_pattern("exp/img_t{t}_z{z}.tif"), is_pattern("exp/{case}.nii"), is_pattern("a.tif")
     (True, False, False)
     """
-    letters = _PLACEHOLDER.findall(place)
-    return bool(letters) and {*letters} <= {*_AXES} and place.lower().endswith(SUFFIXES)
+    return has_fields(place) and {*_PLACEHOLDER.findall(place)} <= {*_AXES}
+
+
+def has_fields(place: str) -> bool:
+    """Return whether a path or URL of TIFF files has fields, also unknown ones.
+
+    Examples
+    --------
+    >>> has_fields("exp/img_t{T}_p{p}.tif"), has_fields("exp/{case}.nii")
+    (True, False)
+    """
+    return bool(_PLACEHOLDER.search(place)) and place.lower().endswith(SUFFIXES)
 
 
 def files_of_pattern(
@@ -198,8 +209,7 @@ def files_of_pattern(
     """
     letters = _PLACEHOLDER.findall(pattern)
     if not letters or not {*letters} <= {*_AXES} or len({*letters}) < len(letters):
-        msg = f"the pattern {public_name(pattern)} has the placeholders {few_names(letters)}"
-        raise SampleError(msg, do="Write each of {t}, {c} and {z} at most once, and one of them.")
+        raise _wrong_fields(pattern, letters)
     system, _, matches = Globs(options).match(_PLACEHOLDER.sub("*", pattern))
     regex, by_value = _regex(pattern), dict[tuple[Coordinate, ...], str]()
     axes = tuple(axis for axis in _AXES if axis in letters)
@@ -215,6 +225,23 @@ def files_of_pattern(
         msg = f"no file matches {public_name(pattern)}."
         raise VolumeNotFound(msg, do="Check the folder, and write {t}, {c}, {z} for numbers.")
     return _in_order(axes, by_value, public_name(pattern), allow_gaps=allow_gaps)
+
+
+def _wrong_fields(pattern: str, letters: Sequence[str]) -> SampleError:
+    """Return the error of a pattern with unknown, repeated or no placeholders."""
+    usual, unknown = few_names(f"{{{axis}}}" for axis in _AXES), sorted({*letters} - {*_AXES})
+    do = f"Write each of {usual} at most once, and one of them."
+    if not unknown:
+        msg = f"the pattern {public_name(pattern)} has the placeholders {few_names(letters)}"
+        return SampleError(msg, do=do)
+    fields = few_names(f"{{{letter}}}" for letter in unknown)
+    msg = f"the pattern {public_name(pattern)} has {fields}, and the known fields are {usual}"
+    lower = [letter for letter in unknown if letter.lower() in _AXES]
+    if lower:
+        do = f"Write {{{lower[0].lower()}}} for {{{lower[0]}}}."
+    else:
+        do = f"Write the number in place of {{{unknown[0]}}}; each position is a volume of its own."
+    return SampleError(msg, do=do)
 
 
 def _regex(pattern: str) -> re.Pattern[str]:
@@ -253,6 +280,8 @@ def files_of_folder(folder: str, name: str, *, allow_gaps: bool = False) -> Plan
         like = next(n for n, s in zip(names, split, strict=True) if tuple(s[::2]) == usual)
         msg = f"{name} holds {like} and {other}, whose names differ in more than numbers."
         do = "Name the planes by pattern='z{z}.tif', or move the other files."
+        if by_words := _suggestion_of_words(names, split):
+            do = f"If the words are channels, pass pattern={by_words!r}. Or move the other files."
         raise UnknownFormat(msg, do=f"{do} One file of several planes is opened by its own path.")
     columns = list(zip(*(parts[1::2] for parts in split), strict=True))
     varying = [n for n, column in enumerate(columns) if len(set(map(int, column))) > 1]
@@ -278,9 +307,9 @@ def _names_in(folder: str) -> list[str]:
         return [n for n in every if n.lower().endswith(SUFFIXES) and not n.startswith(".")]
 
 
-def _suggestion(parts: Sequence[str], varying: Sequence[int]) -> str:
+def _suggestion(parts: Sequence[str], varying: Sequence[int], axes: str = _AXES) -> str:
     """Return a pattern for a name, with the axes that its words suggest."""
-    pieces, free = list(parts), list(_AXES)
+    pieces, free = list(parts), list(axes)
     letters: dict[int, str] = {}
     for n in varying:
         word = _WORD.search(parts[2 * n])
@@ -294,6 +323,26 @@ def _suggestion(parts: Sequence[str], varying: Sequence[int]) -> str:
     for n, axis in letters.items():
         pieces[2 * n + 1] = f"{{{axis}}}"
     return "".join(pieces)
+
+
+def _suggestion_of_words(names: Sequence[str], split: Sequence[Sequence[str]]) -> str:
+    """Return a pattern for names that differ in one word and in numbers; empty for others."""
+    texts = list(zip(*(parts[::2] for parts in split), strict=False))
+    if len({*map(len, split)}) > 1:
+        return ""
+    apart = [n for n, column in enumerate(texts) if len({*column}) > 1]
+    words = [[*map(_WORD_PARTS.split, column)] for column in (texts[n] for n in apart)]
+    if len(apart) != 1 or len({*map(len, words[0])}) > 1:
+        return ""
+    columns = [n for n, column in enumerate(zip(*words[0], strict=True)) if len({*column}) > 1]
+    if len(columns) != 1 or len({parts[columns[0]] for parts in words[0]}) == len(names):
+        return ""
+    parts, first = [*split[0]], [*words[0][0]]
+    first[columns[0]] = "{c}"
+    parts[2 * apart[0]] = "".join(first)
+    numbers = zip(*(one[1::2] for one in split), strict=True)
+    varying = [n for n, column in enumerate(numbers) if len({*map(int, column)}) > 1]
+    return _suggestion(parts, varying, "tz")
 
 
 def _in_order(
@@ -480,7 +529,7 @@ def planes_of(
         if not isinstance(pattern, str):
             raise SampleError(f"pattern= of {name} is {pattern!r}", do=f"Write {_PATTERN}.")
         place = posixpath.join(place, pattern)
-    elif not is_pattern(place):
+    elif not has_fields(place):
         return files_of_folder(place, name, allow_gaps=allow_gaps)
     return files_of_pattern(place, request.storage_options, allow_gaps=allow_gaps)
 
@@ -497,7 +546,7 @@ def _is_pattern(request: BackendRequest) -> bool:
     pattern = request.reader_kwargs.get("pattern")
     if isinstance(pattern, str):
         return pattern.lower().endswith(SUFFIXES)
-    return is_pattern(place) and (request.path is None or not os.path.exists(place))
+    return has_fields(place) and (request.path is None or not os.path.exists(place))
 
 
 def _is_folder(request: BackendRequest) -> bool:

@@ -52,11 +52,11 @@ class LazyArray:
     shape
         (I, J, K).
     dtype
-        Their type.
+        Type of voxels.
     channels
-        The channel at each time.
+        Numbers by time.
     has_time
-        Whether T is there.
+        Whether there is T.
     """
 
     def __init__(

@@ -240,6 +240,53 @@ def test_several_numbers_need_a_pattern(tmp_path):
     assert "pattern='img_t{t}_z{z}.tif'" in error.value.do
 
 
+def test_words_in_names_need_a_pattern_with_channels(tmp_path):
+    """The suggested pattern reads the folder."""
+    place = tmp_path / "exp"
+    experiment(place)
+    for name in os.listdir(place):
+        (place / name).rename(place / name.replace("_c", "_"))
+
+    with pytest.raises(UnknownFormat, match="differ in more than numbers") as error:
+        vp.Volume(place).probe()
+    assert "pattern='img_t{t}_{c}_z{z}.tif'" in error.value.do
+    volume = vp.Volume(place, pattern="img_t{t}_{c}_z{z}.tif", time=1)
+    np.testing.assert_array_equal(volume.numpy().transpose(0, 3, 2, 1), SEQUENCE[1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "cure"), [("p{p}_z{z}", "number in place of {p}"), ("T{T}_z{z}", "{t} for {T}")]
+)
+def test_unknown_fields_of_a_pattern_are_named(tmp_path, fields, cure):
+    """Of a path, of pattern= and of from_ome()."""
+    stack(tmp_path, PLANES[:2])
+    place = f"{tmp_path}/{fields}.tif"
+    for use in (
+        lambda: vp.Volume(place).probe(),
+        lambda: vp.Volume(tmp_path, pattern=f"{fields}.tif").probe(),
+        lambda: vp.from_ome(place),
+    ):
+        with pytest.raises(SampleError, match=r"the known fields are \{t\}, \{c\}, \{z\}") as error:
+            use()
+        assert cure in error.value.do
+
+
+def test_a_pattern_in_folders_of_cases_is_an_option(tmp_path):
+    """The error of list_cases() shows the way, which reads the planes."""
+    for case in "ab":
+        (tmp_path / case).mkdir()
+        stack(tmp_path / case / "planes", PLANES[:3])
+
+    with pytest.raises(VolumeNotFound) as error:
+        list(vp.list_cases(f"{tmp_path}/*/", image="planes/z{z}.tif"))
+    assert "image='planes', and open_volume(pattern='z{z}.tif')" in error.value.do
+    pipe = vp.list_cases(f"{tmp_path}/*/", image="planes").open_volume(pattern="z{z}.tif")
+    assert [(s.case, s["image"].shape) for s in pipe] == [
+        ("a", (1, 50, 40, 3)),
+        ("b", (1, 50, 40, 3)),
+    ]
+
+
 def test_a_folder_of_stacks_is_no_stack_of_planes(tmp_path):
     """Files of several planes are cases, which the error says."""
     for number in range(2):
