@@ -487,6 +487,10 @@ class ListCases(FindsCases):
             return f"A ? stands for one character; did you mean optional={asking[0]!r}?"
         for pattern in self.patterns.values():
             full = pattern if self.path is None else posixpath.join(self.path, pattern)
+            if "{" in pattern and self.path is not None:  # planes of one volume
+                folder, _, name = pattern.rpartition("/")
+                where = f"image={folder!r}" if folder else "a star for their folder, image='exp/*'"
+                return f"For planes write {where}, and open_volume(pattern={name!r})."
             if "[" in full:
                 return "Brackets stand for one character; write [[] for a bracket: glob.escape()."
             if is_url(full):  # whose listing would be asked for once more

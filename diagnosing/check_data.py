@@ -89,8 +89,8 @@ class CheckReport(Viewable):
     likely_labels: tuple[str, ...] = ()
     """Keys that look like labels, and count as images since no ``labels=`` was given."""
     labels: tuple[str, ...] = ()
-    lengths: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Sizes of voxels in the unit of the files, or without a unit, by key; at most 1000 of each."""
+    lengths: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """First volume of each size of voxels in the unit of the files, by key; at most 1000."""
     size: tuple[int, int] = (0, 0)  # cases and volumes in the written manifest
     manifest: str = ""  # its path or URL
 
@@ -106,14 +106,23 @@ class CheckReport(Viewable):
 
     def __str__(self) -> str:
         summary = f"{self.volumes} checked, {len(self.bad)} bad"
-        lines = (f"{key}: {few_names(every)}" for key, every in self.shown_lengths.items())
+        lines = [
+            f"{key}: {few_names(_with_name(*one, len(every) > 1) for one in every.items())}"
+            for key, every in self.shown_lengths.items()
+        ]
         return "\n".join([*(str(finding) for finding in self.bad), *lines, summary])
 
     @property
-    def shown_lengths(self) -> Mapping[str, Sequence[str]]:
-        """Sizes of voxels of the keys that have several, or a unit."""
+    def shown_lengths(self) -> Mapping[str, Mapping[str, str]]:
+        """First volume of each size of voxels, of the keys that have several sizes, or a unit."""
         keys = self.lengths.items()
-        return {k: every for k, every in keys if every[1:] or not every[0].endswith(_NO_UNIT)}
+        has_unit = {key: not all(size.endswith(_NO_UNIT) for size in each) for key, each in keys}
+        return {key: each for key, each in keys if len(each) > 1 or has_unit[key]}
+
+
+def _with_name(size: str, name: str, is_one_of_several: bool) -> str:
+    """Return a size of voxels, and the first volume of it where others have another."""
+    return f"{size}{f' ({name})' if is_one_of_several else ''}"
 
 
 @shows_progress("check", "volumes")
@@ -180,7 +189,7 @@ def check(
     tasks = ((volume, case, key) for case, key, volume in volumes)
     findings: list[Finding] = []
     apart: list[Finding] = []
-    lengths: dict[str, dict[str, None]] = {}
+    lengths: dict[str, dict[str, str]] = {}
     run = _run(tasks, count, num_workers, voxels, timeout, progress)
     for case, group in groupby(run, key=lambda finding: finding.case):
         of_case = [*group]
@@ -188,10 +197,9 @@ def check(
         apart += _mismatches(case, of_case)
         for one in of_case:
             sizes = lengths.setdefault(one.key, {}) if one.affine is not None else {}
-            if one.affine is not None and len(sizes) < _MOST_LENGTHS:
-                sizes[one.lengths or _without_unit(one.affine)] = None
-    sizes_of = {key: (*sizes,) for key, sizes in lengths.items()}
-    return CheckReport((*findings, *missing, *apart), count, *keys, sizes_of)
+            if len(sizes) < _MOST_LENGTHS and one.affine is not None:
+                sizes.setdefault(one.lengths or _without_unit(one.affine), one.name)
+    return CheckReport((*findings, *missing, *apart), count, *keys, lengths)
 
 
 def _without_unit(affine: Sequence[float]) -> str:

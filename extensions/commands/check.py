@@ -61,6 +61,6 @@ def _facts_of(report: Any) -> dict[str, Any]:
     return {
         "checked": report.volumes,
         "bad": [document_of(finding) for finding in report.bad],
-        "spacings": report.lengths,
+        "spacings": {key: [*sizes] for key, sizes in report.lengths.items()},
         "likely_labels": report.likely_labels,
     }

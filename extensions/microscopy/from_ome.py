@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.call_site import warn
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.call_site import WarnOnce, warn
 from ...core.errors import LikelyMistake, SampleError, VolumeNotFound
 from ...core.suggest import few_names, path_hint
 from ...core.validate import as_keys
@@ -20,15 +24,17 @@ from ...datapipes.case_names import CASE
 from ...storage.location import is_url, public_name
 from ...volumes import Volume
 from ...volumes.catalog.find import list_below
+from ...volumes.formats.chunked_backend import SPATIAL
 from ...volumes.formats.stored_file import LocalStoredFile, RemoteStoredFile, import_package
 from ...volumes.registry import BackendRequest
+from ...volumes.source import LocatedSource
 from .bioio_reader import SUFFIXES as SCENES
 from .bioio_reader import scenes_of
 from .ome_metadata import OmeNode, join
 from .ome_view import tiff_sizes
 from .result_times import IMAGE as IN_PLACE
 from .result_times import JointTimes
-from .tiff_sequence import SUFFIXES, files_of_pattern, is_pattern
+from .tiff_sequence import SUFFIXES, PlaneFiles, files_of_pattern, has_fields, without_word
 
 IMAGE, LABEL = "image", "label"
 _ENDS = (".ome.zarr", ".zarr", ".ome.tiff", ".ome.tif", ".tiff", ".tif", *SCENES)
@@ -50,7 +56,8 @@ class OmeImage:
     """Names of its label groups."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keywords of ``Volume``."""
-    is_pattern: bool = False
+    files: PlaneFiles | None = None
+    """The files of a sequence."""
 
 
 class FromOme(CaseFinder):
@@ -89,7 +96,11 @@ class FromOme(CaseFinder):
     Raises
     ------
     VolumeNotFound
-        There is no image below the root, or an image lacks a label group.
+        There is no image below the root, or an image lacks a label group. A time point of a
+        pattern that you chose lacks files.
+    LikelyMistake
+        A plate lists missing wells or images. Time points of a pattern lack files. Neither are
+        cases.
     SampleError
         An argument is invalid, an image has no such time point, or a label group has fewer time
         points than its image.
@@ -129,11 +140,12 @@ class FromOme(CaseFinder):
         if unknown:
             msg = f"from_ome(optional=) has the keys {few_names(unknown)}, which are no labels here"
             raise SampleError(msg, do=f"The labels are {few_names([*self.labels]) or 'none'}.")
+        self._once = WarnOnce()
         super().__init__(path, storage_options)
 
     def look(self) -> Cases:
         """Return the cases, from the metadata below the root."""
-        images = _distinct([*images_below(self.location, self.storage_options)])
+        images = _distinct([*images_below(self.location, self.storage_options, self._once)])
         if not images:
             msg = f"there is no image of OME-Zarr or OME-TIFF below {public_name(self.location)}"
             is_there = is_url(self.location) or os.path.exists(self.location)
@@ -143,18 +155,34 @@ class FromOme(CaseFinder):
 
     def _cases_of(self, image: OmeImage) -> Iterator[dict[str, Any]]:
         keys = {key: name for key, name in self.labels.items() if self._has(image, key, name)}
-        count = image.sizes.get("t", 1)
+        count, times = image.sizes.get("t", 1), self._complete_times(image)
         if isinstance(self.time, int) and self.time >= count:
             have = f"0 to {count - 1}" if count > 1 else "only 0"
             msg = f"image {image.name} has no time point {self.time}, but {have}"
             raise SampleError(msg, do="Give time='cases' for all of them.")
-        times = [self.time] if isinstance(self.time, int) else range(count)
-        for time in times if self.time != "channels" else [None]:
+        for time in times:
             name = image.name if count == 1 or time is None else f"{image.name} t{time}"
             case: dict[str, Any] = {CASE: name, IMAGE: self._volume(image, time)}
             for key, label in keys.items():
                 case[key] = self._label(image, label, time)
             yield case | {"ome": _facts(image, time)}
+
+    def _complete_times(self, image: OmeImage) -> list[int | None]:
+        """Return the time points of the cases; a warning names the files of those left out."""
+        if self.time != "cases" and image.files is not None:
+            image.files.at_time(None if self.time == "channels" else self.time, image.name)
+        if self.time == "channels":
+            return [None]
+        if isinstance(self.time, int):
+            return [self.time]
+        gaps = image.files.gaps if image.files is not None else {}
+        if gaps:
+            missing = few_names([text for row in gaps.values() for text in row], _MOST_NAMES)
+            few = few_names(map(str, gaps), _MOST_NAMES)
+            msg = f"incomplete-times: {public_name(image.place)} has no file for {missing}."
+            do = "Copy the files to have them too."
+            self._once.warn(image.name, f"{msg} Time points left out: {few}. {do}", LikelyMistake)
+        return [time for time in range(image.sizes.get("t", 1)) if time not in gaps]
 
     def _has(self, image: OmeImage, key: str, name: str) -> bool:
         """Whether an image has a label group; ``VolumeNotFound`` if it must have it."""
@@ -169,7 +197,7 @@ class FromOme(CaseFinder):
         options = {**image.options}
         if image.sizes.get("t", 1) > 1 and time is not None:
             options["time"] = time
-        elif image.is_pattern:
+        elif image.files is not None:
             options["time"] = "all"
         if self.level:
             options["level"] = self.level
@@ -208,7 +236,10 @@ class FromOme(CaseFinder):
         text, cases = os.fspath(destination), [*self.cases]
         if IN_PLACE not in text and (len(cases) == 1 or f"{{{CASE}}}" in text):
             return destination, dict
-        count = Counter(case["ome"]["image"] for case in cases)
+        count = dict[str, int]()
+        for case in cases:  # Incomplete times are no cases.
+            image, time = case["ome"]["image"], case["ome"]["time"] or 0
+            count[image] = max(count.get(image, 0), time + 1)
         by_image: dict[str, Mapping[str, int]] = {}
         for case in cases:
             image = case["ome"]["image"]
@@ -236,6 +267,45 @@ def _sizes_of(volume: Volume) -> dict[str, int]:
     return OmeNode.at(source.path or source.location, source.options.storage_options).sizes()
 
 
+def channels_by_time(volume: Volume) -> NDArray[np.int64]:
+    """Return the numbers of the channels of a volume (T, C), a row for each time point.
+
+    There is one row if its file has no times, or if its channels are not those of every time.
+    """
+    every, place = np.arange(volume.shape[0])[None], volume.located_source
+    if place is None or place.options.reader_kwargs.get("time", "all") not in (None, "all"):
+        return every
+    sizes = {a: n for a, n in _sizes_at(place).items() if a not in SPATIAL}
+    names, count = volume.channel_names, sizes.get("t", 1)
+    each = len(names) // count
+    if count == 1 or (names and names != names[:each] * count):
+        return every
+    if names and (volume.axis_map is not None or each * count < math.prod(sizes.values())):
+        return every.reshape(count, each) if len({*names}) == each else every
+    if volume.axis_map is not None or math.prod(sizes.values()) != volume.shape[0]:
+        return every
+    numbers = every.reshape([*sizes.values()])
+    return np.moveaxis(numbers, [*sizes].index("t"), 0).reshape(count, -1)
+
+
+def _sizes_at(place: LocatedSource) -> Mapping[str, int]:
+    """Return the lengths of the axes of a stored image, by letter; empty for other formats."""
+    own, root = place.options.reader_kwargs, place.path or place.location
+    if "pattern" in own:
+        root = posixpath.join(root, own["pattern"])
+    elif "label" in own:
+        root = join(root, f"labels/{own['label']}")
+    name = public_name(root).lower()
+    if ".zarr" in name:
+        return OmeNode.at(root, place.options.storage_options).sizes()
+    if not name.endswith((*SUFFIXES, *SCENES)):
+        return {}
+    images = [*images_below(root, place.options.storage_options, WarnOnce())]
+    number = own.get("series", own.get("scene", 0))
+    mine = [one for one in images if number in one.options.values()]
+    return (mine or images)[0].sizes
+
+
 def _as_labels(label: Any) -> dict[str, str]:
     """Return the label groups by key."""
     if label is None:
@@ -259,13 +329,13 @@ def _facts(image: OmeImage, time: Any) -> dict[str, Any]:
     return facts
 
 
-def images_below(root: str, options: Mapping[str, Any]) -> Iterator[OmeImage]:
+def images_below(root: str, options: Mapping[str, Any], once: WarnOnce) -> Iterator[OmeImage]:
     """Yield the images of a root, in the order of its metadata, or of the names in a folder."""
-    if is_pattern(root) and (is_url(root) or not os.path.exists(root)):
+    if has_fields(root) and (is_url(root) or not os.path.exists(root)):
         files = files_of_pattern(root, options)
         sizes = dict(zip(files.axes, map(len, files.values), strict=True))
-        yield OmeImage(root, posixpath.basename(root).partition("{")[0] or "image", sizes,
-                       is_pattern=True)  # fmt: skip
+        name = without_word(posixpath.basename(root).partition("{")[0]) or "image"
+        yield OmeImage(root, name, sizes, files=files)
         return
     if public_name(root).lower().endswith(SUFFIXES):
         yield from _of_tiff(root, plain(posixpath.basename(public_name(root))), options)
@@ -279,8 +349,7 @@ def images_below(root: str, options: Mapping[str, Any]) -> Iterator[OmeImage]:
         return
     paths = [*node.images()] if node.version else []
     if paths:
-        for path in paths:
-            yield _of_node(node.below(path), join(root, path), path)
+        yield from _images_in_list(node, root, paths, once)
         return
     try:
         _, places = list_below(root, options)
@@ -296,6 +365,23 @@ def images_below(root: str, options: Mapping[str, Any]) -> Iterator[OmeImage]:
             image = OmeNode.at(place, options) if is_node else None
             if image is not None and image.is_image:
                 yield _of_node(image, place, plain(name))
+
+
+def _images_in_list(
+    node: OmeNode, root: str, paths: Sequence[str], once: WarnOnce
+) -> Iterator[OmeImage]:
+    """Yield the images that a plate or group lists; a warning names those that are missing."""
+    missing = []
+    for path in paths:
+        below = node.below(path)
+        if below.is_image:
+            yield _of_node(below, join(root, path), path)
+        else:
+            missing.append(path)
+    if missing:
+        msg = f"missing-images: {node.name} lists {len(missing)} wells or images that are not there"
+        few = few_names(missing, _MOST_NAMES)
+        once.warn(root, f"{msg}: {few}. Copy them, or correct its list.", LikelyMistake)
 
 
 def _of_node(node: OmeNode, place: str, name: str) -> OmeImage:

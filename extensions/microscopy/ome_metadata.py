@@ -103,6 +103,20 @@ class OmeNode:
         levels = levels_of(self.attributes, self.name)
         return dict(zip(levels[0].axes, self.shape, strict=False)) if levels else {}
 
+    def time_scale(self) -> tuple[float, str]:
+        """Return the time between two time points of an image and its unit; 1 without one."""
+        image = self.ome["multiscales"][0] if self.is_image else {}
+        axes = [one if isinstance(one, Mapping) else {"name": one} for one in image.get("axes", ())]
+        steps = [one for one in image.get("datasets", [{}])[:1] if isinstance(one, Mapping)]
+        length, unit = 1.0, ""
+        for step in (*steps, image):
+            for change in step.get("coordinateTransformations") or ():
+                scale = change.get("scale", ()) if isinstance(change, Mapping) else ()
+                for axis, factor in zip(axes, scale, strict=False):
+                    if axis.get("name") == "t":
+                        length, unit = length * float(factor), str(axis.get("unit") or "")
+        return length, unit
+
     def label_names(self) -> list[str]:
         """Return the names of the label groups of an image, in the order of their list."""
         names = self.below(LABELS).ome.get(LABELS, ())
@@ -120,13 +134,20 @@ class OmeNode:
         raise VolumeNotFound(msg, do=f"Did you mean {near[0]!r}? {have}" if near else have)
 
     def images(self) -> Iterator[str]:
-        """Yield the paths of the images of a plate, a well or a bioformats2raw group."""
+        """Yield the paths of the images of a plate, a well or a bioformats2raw group.
+
+        A well without metadata is yielded itself.
+        """
         ome = self.ome
         plate = ome.get("plate")
         if isinstance(plate, Mapping):
             for well in plate.get("wells", ()):
                 path = str(well["path"])
-                yield from (f"{path}/{field}" for field in self.below(path).images())
+                below = self.below(path)
+                if isinstance(below.ome.get("well"), Mapping):
+                    yield from (f"{path}/{field}" for field in below.images())
+                else:
+                    yield path
         elif isinstance(ome.get("well"), Mapping):
             yield from (str(field["path"]) for field in ome["well"].get("images", ()))
         elif "bioformats2raw.layout" in ome:

@@ -59,7 +59,7 @@ from ...volumes.source import FolderVersion
 from ..formats.tiff import TiffImage, kind_of, raise_complaints, read_tiff
 
 SUFFIXES = (".tif", ".tiff", ".tf8", ".btf")
-_PLACEHOLDER = re.compile(r"\{([a-z]+)(?::[^{}]*)?\}")
+_PLACEHOLDER = re.compile(r"\{([A-Za-z]+)(?::[^{}]*)?\}")
 _AXES = "tcz"  # of files, in the order in which they vary: time points slowest
 _NUMBER = re.compile(r"(\d+)")
 _LOOKED_AT = 16  # first files of a folder by which it is recognised
@@ -71,6 +71,7 @@ _WORDS = {
     **dict.fromkeys(("c", "ch", "channel", "w", "wavelength"), "c"),
     **dict.fromkeys(("z", "slice", "plane", "s", "sl"), "z"),
 }
+_WORD_PARTS = re.compile(r"([-_. ])")
 _WORD = re.compile(r"([a-z]+)[-_ ]?$", re.IGNORECASE)
 
 Coordinate = int | str
@@ -86,7 +87,22 @@ class PlaneFiles:
     values: tuple[tuple[Coordinate, ...], ...]
     """Numbers or names along each axis, in order."""
     places: tuple[str, ...]
-    """Paths or URLs, in C order of the axes."""
+    """Paths or URLs, in C order of the axes; empty for a file that is missing at a time point."""
+
+    @property
+    def existing(self) -> tuple[str, ...]:
+        """Paths or URLs of the files that are there."""
+        return tuple(filter(None, self.places))
+
+    @property
+    def gaps(self) -> dict[int, list[str]]:
+        """Names of the missing files by time point, counted from 0: ``"t=1 c=GFP z=2"``."""
+        gaps: dict[int, list[str]] = {}
+        size = len(self.places) // len(self.values[0])
+        for number, key in enumerate(itertools.product(*self.values)):
+            if not self.places[number]:
+                gaps.setdefault(number // size, []).append(_key_text(self.axes, key))
+        return gaps
 
     @property
     def channel_names(self) -> tuple[str, ...]:
@@ -96,8 +112,12 @@ class PlaneFiles:
         return tuple(map(str, channels)) if is_named else ()
 
     def at_time(self, time: Any, name: str) -> PlaneFiles:
-        """Return the files of one time point, counted from 0; all for None or ``"all"``."""
+        """Return the files of one time point, counted from 0; all for None or ``"all"``.
+
+        ``VolumeNotFound`` names files of it that are missing.
+        """
         if time is None or time == "all":
+            self._refuse_gaps(name, self.gaps)
             return self
         count = len(self.values[self.axes.index("t")]) if "t" in self.axes else 1
         if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < count:
@@ -106,10 +126,24 @@ class PlaneFiles:
             raise SampleError(f"{name} has no time point {time!r}, but {have}", do=do)
         if "t" not in self.axes:
             return self
+        gaps = self.gaps
+        self._refuse_gaps(name, {time: gaps[time]} if time in gaps else {})
         # t is the first axis.
         size = len(self.places) // count
         part = self.places[time * size : (time + 1) * size]
         return PlaneFiles(self.axes[1:], self.values[1:], part)
+
+    def _refuse_gaps(self, name: str, gaps: Mapping[int, Sequence[str]]) -> None:
+        """Raise the error of files that are missing at time points."""
+        if not gaps:
+            return
+        have = f"{len(self.existing)} of {len(self.places)} files are there"
+        texts = few_names([text for row in gaps.values() for text in row], _MOST_NAMES)
+        do = "Copy the missing files; each combination of t, c and z is a plane of the volume."
+        whole = [str(n) for n in range(len(self.values[0])) if n not in self.gaps]
+        if whole:
+            do = f"Copy the missing files, or give a complete time point: {few_names(whole)}."
+        raise VolumeNotFound(f"{name} has no file for {texts}: {have}.", do=do)
 
 
 def natural_key(name: str) -> tuple[tuple[int, Any], ...]:
@@ -124,6 +158,19 @@ def natural_key(name: str) -> tuple[tuple[int, Any], ...]:
     return tuple((1, int(part)) if n % 2 else (0, part) for n, part in enumerate(parts))
 
 
+def without_word(text: str) -> str:
+    """Return the beginning of a name without the word in front of a number.
+
+    Examples
+    --------
+    >>> without_word("img_t"), without_word("scan-channel"), without_word("mouse")
+    ('img', 'scan', 'mouse')
+    """
+    word = _WORD.search(text)
+    is_axis = word is not None and word[1].lower() in _WORDS
+    return (text[: word.start()] if word and is_axis else text).rstrip("-_ ")
+
+
 def is_pattern(place: str) -> bool:
     """Return whether a path or URL has placeholders of axes, ``{z}`` for instance.
 
@@ -132,8 +179,18 @@ def is_pattern(place: str) -> bool:
     >>> is_pattern("exp/img_t{t}_z{z}.tif"), is_pattern("exp/{case}.nii"), is_pattern("a.tif")
     (True, False, False)
     """
-    letters = _PLACEHOLDER.findall(place)
-    return bool(letters) and {*letters} <= {*_AXES} and place.lower().endswith(SUFFIXES)
+    return has_fields(place) and {*_PLACEHOLDER.findall(place)} <= {*_AXES}
+
+
+def has_fields(place: str) -> bool:
+    """Return whether a path or URL of TIFF files has fields, also unknown ones.
+
+    Examples
+    --------
+    >>> has_fields("exp/img_t{T}_p{p}.tif"), has_fields("exp/{case}.nii")
+    (True, False)
+    """
+    return bool(_PLACEHOLDER.search(place)) and place.lower().endswith(SUFFIXES)
 
 
 def files_of_pattern(
@@ -148,12 +205,11 @@ def files_of_pattern(
     SampleError
         The pattern has an unknown or repeated placeholder.
     VolumeNotFound
-        No file matches, or one of the combinations has no file.
+        No file matches, or no time point has all its files.
     """
     letters = _PLACEHOLDER.findall(pattern)
     if not letters or not {*letters} <= {*_AXES} or len({*letters}) < len(letters):
-        msg = f"the pattern {public_name(pattern)} has the placeholders {few_names(letters)}"
-        raise SampleError(msg, do="Write each of {t}, {c} and {z} at most once, and one of them.")
+        raise _wrong_fields(pattern, letters)
     system, _, matches = Globs(options).match(_PLACEHOLDER.sub("*", pattern))
     regex, by_value = _regex(pattern), dict[tuple[Coordinate, ...], str]()
     axes = tuple(axis for axis in _AXES if axis in letters)
@@ -169,6 +225,23 @@ def files_of_pattern(
         msg = f"no file matches {public_name(pattern)}."
         raise VolumeNotFound(msg, do="Check the folder, and write {t}, {c}, {z} for numbers.")
     return _in_order(axes, by_value, public_name(pattern), allow_gaps=allow_gaps)
+
+
+def _wrong_fields(pattern: str, letters: Sequence[str]) -> SampleError:
+    """Return the error of a pattern with unknown, repeated or no placeholders."""
+    usual, unknown = few_names(f"{{{axis}}}" for axis in _AXES), sorted({*letters} - {*_AXES})
+    do = f"Write each of {usual} at most once, and one of them."
+    if not unknown:
+        msg = f"the pattern {public_name(pattern)} has the placeholders {few_names(letters)}"
+        return SampleError(msg, do=do)
+    fields = few_names(f"{{{letter}}}" for letter in unknown)
+    msg = f"the pattern {public_name(pattern)} has {fields}, and the known fields are {usual}"
+    lower = [letter for letter in unknown if letter.lower() in _AXES]
+    if lower:
+        do = f"Write {{{lower[0].lower()}}} for {{{lower[0]}}}."
+    else:
+        do = f"Write the number in place of {{{unknown[0]}}}; each position is a volume of its own."
+    return SampleError(msg, do=do)
 
 
 def _regex(pattern: str) -> re.Pattern[str]:
@@ -207,6 +280,8 @@ def files_of_folder(folder: str, name: str, *, allow_gaps: bool = False) -> Plan
         like = next(n for n, s in zip(names, split, strict=True) if tuple(s[::2]) == usual)
         msg = f"{name} holds {like} and {other}, whose names differ in more than numbers."
         do = "Name the planes by pattern='z{z}.tif', or move the other files."
+        if by_words := _suggestion_of_words(names, split):
+            do = f"If the words are channels, pass pattern={by_words!r}. Or move the other files."
         raise UnknownFormat(msg, do=f"{do} One file of several planes is opened by its own path.")
     columns = list(zip(*(parts[1::2] for parts in split), strict=True))
     varying = [n for n, column in enumerate(columns) if len(set(map(int, column))) > 1]
@@ -232,9 +307,9 @@ def _names_in(folder: str) -> list[str]:
         return [n for n in every if n.lower().endswith(SUFFIXES) and not n.startswith(".")]
 
 
-def _suggestion(parts: Sequence[str], varying: Sequence[int]) -> str:
+def _suggestion(parts: Sequence[str], varying: Sequence[int], axes: str = _AXES) -> str:
     """Return a pattern for a name, with the axes that its words suggest."""
-    pieces, free = list(parts), list(_AXES)
+    pieces, free = list(parts), list(axes)
     letters: dict[int, str] = {}
     for n in varying:
         word = _WORD.search(parts[2 * n])
@@ -250,6 +325,26 @@ def _suggestion(parts: Sequence[str], varying: Sequence[int]) -> str:
     return "".join(pieces)
 
 
+def _suggestion_of_words(names: Sequence[str], split: Sequence[Sequence[str]]) -> str:
+    """Return a pattern for names that differ in one word and in numbers; empty for others."""
+    texts = list(zip(*(parts[::2] for parts in split), strict=False))
+    if len({*map(len, split)}) > 1:
+        return ""
+    apart = [n for n, column in enumerate(texts) if len({*column}) > 1]
+    words = [[*map(_WORD_PARTS.split, column)] for column in (texts[n] for n in apart)]
+    if len(apart) != 1 or len({*map(len, words[0])}) > 1:
+        return ""
+    columns = [n for n, column in enumerate(zip(*words[0], strict=True)) if len({*column}) > 1]
+    if len(columns) != 1 or len({parts[columns[0]] for parts in words[0]}) == len(names):
+        return ""
+    parts, first = [*split[0]], [*words[0][0]]
+    first[columns[0]] = "{c}"
+    parts[2 * apart[0]] = "".join(first)
+    numbers = zip(*(one[1::2] for one in split), strict=True)
+    varying = [n for n, column in enumerate(numbers) if len({*map(int, column)}) > 1]
+    return _suggestion(parts, varying, "tz")
+
+
 def _in_order(
     axes: tuple[str, ...],
     by_value: Mapping[tuple[Coordinate, ...], str],
@@ -257,27 +352,30 @@ def _in_order(
     *,
     allow_gaps: bool,
 ) -> PlaneFiles:
-    """Return files in C order of their axes; ``VolumeNotFound`` for gaps."""
+    """Return files in C order of their axes; ``VolumeNotFound`` for gaps of all time points."""
     columns = list(zip(*by_value, strict=True))
     values = [tuple(sorted({*column}, key=lambda v: natural_key(str(v)))) for column in columns]
     do = "Copy the missing files, or pass allow_gaps=True to close the gaps."
-    for axis, row in zip(axes, values, strict=True):
+    for place, (axis, row) in enumerate(zip(axes, values, strict=True)):
         numbers = [value for value in row if isinstance(value, int)]
         if len(numbers) < len(row) or allow_gaps:  # channels with names
             continue
         gaps = sorted({*range(numbers[0], numbers[-1])} - {*numbers})
-        if gaps:
+        if axis == "t" and len(gaps) < len(numbers):
+            values[place] = tuple(range(numbers[0], numbers[-1] + 1))
+        elif gaps:
             few = few_names(map(str, gaps), _MOST_NAMES)
             msg = f"{name} has {len(numbers)} numbers of {axis} from {numbers[0]} to {numbers[-1]}"
             raise VolumeNotFound(f"{msg}; missing: {few}.", do=do)
-    every = list(itertools.product(*values))
-    missing = [key for key in every if key not in by_value]
-    if missing:
-        texts = (" ".join(f"{a}={v}" for a, v in zip(axes, key, strict=True)) for key in missing)
-        msg = f"{name} has no file for {few_names(texts, _MOST_NAMES)}: {len(by_value)} of "
-        do = "Copy the missing files; each combination of t, c and z is a plane of the volume."
-        raise VolumeNotFound(f"{msg}{len(every)} files are there.", do=do)
-    return PlaneFiles(axes, tuple(values), tuple(by_value[key] for key in every))
+    every = itertools.product(*values)
+    files = PlaneFiles(axes, tuple(values), tuple(by_value.get(key, "") for key in every))
+    if "t" not in axes or len(files.gaps) == len(values[0]):
+        files.at_time(None, name)
+    return files
+
+
+def _key_text(axes: Sequence[str], key: Sequence[Coordinate]) -> str:
+    return " ".join(f"{axis}={value}" for axis, value in zip(axes, key, strict=True))
 
 
 def _two_of_one(first: str, second: str) -> UnknownFormat:
@@ -334,7 +432,7 @@ class PatternVersion:
     def is_current(self) -> bool:
         """Whether the pattern matches the same files."""
         try:
-            return self.look(allow_gaps=True).places == self.places
+            return self.look(allow_gaps=True).existing == self.places
         except VoxpipeError:
             return False
 
@@ -348,7 +446,7 @@ def open_sequence(
 ) -> Backend:
     """Return the backend of the planes of a folder, or of the files of a pattern."""
     whole = planes_of(request, name, pattern, allow_gaps=allow_gaps)
-    files, places = whole.at_time(time, name), whole.places
+    files, places = whole.at_time(time, name), whole.existing
     counts = dict(zip(files.axes, map(len, files.values), strict=True))
     if counts.get("t", 1) > 1 and counts.get("c", 1) > 1 and time is None:
         msg = f"times-and-channels: the {counts['t']} time points and {counts['c']} channels of "
@@ -431,7 +529,7 @@ def planes_of(
         if not isinstance(pattern, str):
             raise SampleError(f"pattern= of {name} is {pattern!r}", do=f"Write {_PATTERN}.")
         place = posixpath.join(place, pattern)
-    elif not is_pattern(place):
+    elif not has_fields(place):
         return files_of_folder(place, name, allow_gaps=allow_gaps)
     return files_of_pattern(place, request.storage_options, allow_gaps=allow_gaps)
 
@@ -448,7 +546,7 @@ def _is_pattern(request: BackendRequest) -> bool:
     pattern = request.reader_kwargs.get("pattern")
     if isinstance(pattern, str):
         return pattern.lower().endswith(SUFFIXES)
-    return is_pattern(place) and (request.path is None or not os.path.exists(place))
+    return has_fields(place) and (request.path is None or not os.path.exists(place))
 
 
 def _is_folder(request: BackendRequest) -> bool:

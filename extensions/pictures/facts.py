@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...core import META, Sample
 from ...core.sample import to_jsonable
+from ...core.suggest import few_names
 from ...datapipes import DataPipe
 from ...datapipes.cost import explain_cost
 from ...graph import Pipe, chain_code
 from ...spatial import LazyPatch
 from ...spatial.lazy.patch_report import asks_voxels, describe_patch, sources_of
+from ...spatial.lazy.stack import channel_names
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import coarser_levels, has_statistics
 from .planes import (
@@ -31,6 +33,7 @@ Rows = list[tuple[str, str]]
 """Names and texts of facts."""
 # Draws of 2-D data: lists of axes, amounts about the third axis, and amounts of a pair of axes.
 _AXES, _ANGLES, _SHEARS = ("axes", "flip"), ("degrees", "rotate"), ("shear",)
+_MOST_NAMES = 8  # of channels
 _MOST_TEXT = 160  # characters of the draws of one pipe
 _HOW = {
     "view": "mapped or in memory",
@@ -43,6 +46,11 @@ _NO_COST = "the chain reads URLs: pipe.explain() lists them, and shows the cost 
 def sizes_text(shape: Any) -> str:
     """Return sizes as ``"64 x 64 x 32"``."""
     return " x ".join(map(str, shape))
+
+
+def channels_text(names: Sequence[str]) -> str:
+    """Return names of channels in their order; some of many."""
+    return few_names([name or f"[{n}]" for n, name in enumerate(names)], _MOST_NAMES)
 
 
 def facts_of_volume(volume: Volume) -> Rows:
@@ -69,6 +77,8 @@ def _facts_of_header(volume: Volume) -> Iterator[tuple[str, str]]:
     yield "shape", f"{sizes_text(header.shape)}  (C, I, J, K)"
     disk = "" if header.disk_dtype == volume.dtype else f", stored as {header.disk_dtype.str}"
     yield "type", f"{volume.dtype}{disk}"
+    if header.channel_names:
+        yield "channels", channels_text(header.channel_names)
     in_unit = f"  ({volume.lengths})" if volume.lengths and header.file_unit != "mm" else ""
     in_pixels = has_pixels(volume)
     in_mm = f"{' x '.join(f'{s:.4g}' for s in volume.spacing)} mm{in_unit}"
@@ -102,9 +112,11 @@ def facts_of_patch(patch: LazyPatch) -> Rows:
         if why:
             return [*rows, ("steps", describe_patch(patch)), ("not resolved", why)]
         count = len(patch.shape) - 1
-        names = ", ".join(["C", *axis_names(patch.plan.axes)[:count].upper()])
-        rows.append(("shape", f"{sizes_text(patch.shape)}  ({names})"))
+        axes = ", ".join(["C", *axis_names(patch.plan.axes)[:count].upper()])
+        rows.append(("shape", f"{sizes_text(patch.shape)}  ({axes})"))
         rows.append(("type", str(patch.dtype)))
+        if names := channel_names(patch):
+            rows.append(("channels", channels_text(names)))
         rows.append(("spacing", f"{' x '.join(f'{s:.4g}' for s in patch.spacing[:count])} mm"))
         rows.append(("steps", describe_patch(patch)))
         rows.append(("reads", patch.explain()))

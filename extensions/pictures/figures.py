@@ -167,7 +167,7 @@ def figure_of(scenes: Sequence[Scene], title: str = "") -> Any:
     for number, (scene, layer) in enumerate(rows):
         axes = [figure.add_subplot(grid[number, column]) for column in range(columns)]
         draw_layer(axes, scene, layer)
-        name = " · ".join(filter(None, [scene.title, layer.key]))
+        name = " · ".join(filter(None, [scene.title, layer.heading]))
         axes[0].set_title(name, loc="left", fontsize=9, fontweight="bold")
         if has_draws:
             is_first = layer is scene.images[0]

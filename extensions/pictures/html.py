@@ -83,9 +83,11 @@ def table(rows: Rows) -> str:
     return f'<table style="{style}">{"".join(lines)}</table>'
 
 
-def picture(plane: Plane, pixels: Any, side: int, *, has_bar: bool) -> str:
-    """Return a plane with letters at its sides, a scale bar and its index."""
+def picture(plane: Plane, pixels: Any, side: int, labels: Sequence[Plane], *, has_bar: bool) -> str:
+    """Return a plane with outlines of labels, letters at its sides, a scale bar and its index."""
     large = enlarge(pixels, plane.pixel, side)
+    for label in labels:  # Outlines of one pixel of the screen do not fill thin planes.
+        large = with_outlines(large, label.voxels[0])
     height, width = large.shape[:2]
     scale = side / max(pixels.shape[0] * plane.pixel[0], pixels.shape[1] * plane.pixel[1])
     west, east, south, north = map(escape, plane.view.letters)
@@ -117,13 +119,13 @@ def layer_html(layer: Layer, labels: Sequence[Layer], side: int) -> str:
     pictures, frames = [], frames_of(layer.planes)
     for number, (plane, frame) in enumerate(zip(layer.planes, frames, strict=True)):
         pixels = image_of(plane.voxels, layer.kind, window)
-        for label in labels if layer.kind != "label" else ():
-            if number < len(label.planes):
-                pixels = with_outlines(pixels, label.planes[number].voxels[0])
+        others = labels if layer.kind != "label" else ()
+        outlines = [one.planes[number] for one in others if number < len(one.planes)]
         rows, columns = plane.voxels.shape[1:]
         share = max(rows * plane.pixel[0], columns * plane.pixel[1]) / max(frame)
         has_bar = number == 0 or frame != frames[0]
-        pictures.append(picture(plane, pixels, max(1, round(side * share)), has_bar=has_bar))
+        width = max(1, round(side * share))
+        pictures.append(picture(plane, pixels, width, outlines, has_bar=has_bar))
     return row(*pictures)
 
 
@@ -145,7 +147,9 @@ def scene_html(scene: Scene, side: int) -> str:
     """Return the pictures of a case, a row for each image."""
     rows = []
     for layer in scene.images:
-        name = f'<div style="font-weight:600">{escape(layer.key)}</div>' if layer.key else ""
+        name = (
+            f'<div style="font-weight:600">{escape(layer.heading)}</div>' if layer.heading else ""
+        )
         rows.append(f"<div>{name}{layer_html(layer, scene.labels, side)}</div>")
     return "".join([*rows, legend(scene.labels)])
 

@@ -15,14 +15,31 @@ from .planes import Plane
 
 PERCENTILES = (0.5, 99.5)
 """Values that become black and white."""
-# Colours of classes, for all kinds of colour vision (Okabe, Ito).
-PALETTE = np.array(
-    [
+_COLOURS, _STEP = 256, 24
+_LIGHT, _LEAST_LIGHT, _LEAST_SPAN = (0.3, 0.59, 0.11), 85, 60  # visible on black, and no grey
+
+
+def _palette() -> NDArray[np.uint8]:
+    """Return the colours of classes: 8 for all kinds of colour vision (Okabe, Ito), then others.
+
+    Each of these is as far as possible from all colours before it.
+    """
+    colours = [
         *((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66)),
         *((0, 114, 178), (213, 94, 0), (204, 121, 167), (170, 170, 170)),
-    ],
-    np.uint8,
-)
+    ]
+    steps = np.arange(0, 256, _STEP)
+    grid = np.stack(np.meshgrid(steps, steps, steps), -1).reshape(-1, 3)
+    is_clear = (grid @ _LIGHT >= _LEAST_LIGHT) & (np.ptp(grid, axis=1) >= _LEAST_SPAN)
+    grid, far = grid[is_clear], np.full(is_clear.sum(), np.inf)
+    for number in range(_COLOURS):
+        if number == len(colours):
+            colours.append(tuple(grid[far.argmax()].tolist()))
+        far = np.minimum(far, ((grid - colours[number]) ** 2).sum(axis=1))
+    return np.array(colours, np.uint8)
+
+
+PALETTE = _palette()
 Pixels = NDArray[np.uint8]
 """(rows, columns, 3)."""
 _RGB_CHANNELS = 3
@@ -73,11 +90,16 @@ def classes(plane: NDArray[Any]) -> Pixels:
     return pixels
 
 
+def is_colour(plane: NDArray[Any]) -> bool:
+    """Whether the channels of a plane (C, rows, columns) are red, green and blue."""
+    return len(plane) == _RGB_CHANNELS and plane.dtype == np.uint8
+
+
 def image_of(plane: NDArray[Any], kind: str, window: tuple[float, float] | None = None) -> Pixels:
     """Return the pixels of a plane (C, rows, columns): its colours, classes or first channel."""
     if kind == "label":
         return classes(plane[0])
-    if len(plane) == _RGB_CHANNELS and plane.dtype == np.uint8:
+    if is_colour(plane):
         return np.ascontiguousarray(np.moveaxis(plane, 0, -1))
     return grey(plane[0], window or window_of([plane[0]]))
 

@@ -178,7 +178,7 @@ def figure_of_pairs(pairs: Sequence[Pair], title: str = "") -> Any:
                 draw_layer(own, scene, layer, window)
             if number == 0 and sides == 2:
                 own[-1].set_title(("before", "after")[side], loc="right", fontsize=9, color="#666")
-        name = " · ".join(filter(None, [pair.after.title, after.key]))
+        name = " · ".join(filter(None, [pair.after.title, after.heading]))
         axes[0].set_title(name, loc="left", fontsize=9, fontweight="bold")
         write_draws(axes[-1], pair.after)
     if title:

@@ -13,8 +13,10 @@ from ...core import META, Affine, Sample
 from ...core.grid import XYZ
 from ...core.suggest import looks_like_label
 from ...spatial import LazyPatch
+from ...spatial.lazy.stack import channel_names
 from ...volumes import Volume
 from .facts import draws_of, is_batch, pass_needed, streams_in_plane, streams_of_batch
+from .pixels import is_colour
 from .planes import (
     LOCAL_BYTES,
     REMOTE_BYTES,
@@ -42,6 +44,16 @@ class Layer:
     kind: str  # "intensity" or "label"
     planes: Sequence[Plane] = ()
     note: str = ""  # why there are no planes
+    channels: Sequence[str] = ()  # names, if there are any
+
+    @property
+    def heading(self) -> str:
+        """The key, and the channel that is drawn if there are several."""
+        count = len(self.planes[0].voxels) if self.planes else 1
+        if count == 1 or self.kind == "label" or is_colour(self.planes[0].voxels):
+            return self.key
+        name = f" {self.channels[0]}" if any(self.channels) else ""
+        return " · ".join(filter(None, [self.key, f"channel{name or ' 0'} of {count}"]))
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,7 @@ class Voxels:
     base: Affine  # Affine of their volume; the identity if it has none.
     axes: str = XYZ  # Names of I, J and K in their order.
     is_plain: bool = False  # True for an array without a place.
+    channels: Sequence[str] = ()  # names, if there are any
 
     def in_place_of(self, others: Sequence[Voxels | Volume]) -> Voxels:
         """Return an array in the place of the first of others that has its shape."""
@@ -150,7 +163,7 @@ def _scene_of_sample(sample: Sample, look: Look) -> Scene:
             if patch is not value and hasattr(value, "shape"):
                 array = with_three_axes(as_numpy(value), patch)
                 place = (patch.affine, patch.kind, stored_affine(patch), patch.plan.axes)
-                things[key] = Voxels(array, *place)
+                things[key] = Voxels(array, *place, channels=channel_names(patch))
     title = sample.case if sample.case else ", ".join(map(str, sample.identity))
     return _scene(title, things, look, draws_of(draws, in_plane))
 
@@ -162,9 +175,14 @@ def with_three_axes(array: NDArray[Any], patch: LazyPatch) -> NDArray[Any]:
 
 def stored_affine(patch: LazyPatch) -> Affine:
     """Return the affine of the volume that a patch begins with."""
-    first = next(iter(patch.pending.references.values()), patch.volume)
-    affine: Affine = getattr(first, "stored_volume", first).affine
+    affine: Affine = first_volume(patch).affine
     return affine
+
+
+def first_volume(patch: LazyPatch) -> Any:
+    """Return the volume whose grid a patch begins with."""
+    first = next(iter(patch.pending.references.values()), patch.volume)
+    return getattr(first, "stored_volume", first)
 
 
 def _scenes_of_batch(batch: Mapping[str, Any], look: Look) -> Iterator[Scene]:
@@ -214,14 +232,14 @@ def _scene(
         if isinstance(one, Volume):
             try:
                 planes = read_planes(one, side=look.side, at=index, has_limit=look.is_bounded)
-                layers.append(Layer(key, one.kind, planes))
+                layers.append(Layer(key, one.kind, planes, channels=one.channel_names))
             except TooManyBytes as error:
                 layers.append(Layer(key, one.kind, (), f"{error}: {_AT_ONCE}"))
             continue
         how: dict[str, Any] = {"like": look.like, "axes": one.axes}
         how |= {"directions": has_directions(one.base), "has_lengths": is_placed(one.base)}
         planes = planes_of_array(one.array, one.affine, index, **how)
-        layers.append(Layer(key, one.kind, planes))
+        layers.append(Layer(key, one.kind, planes, channels=one.channels))
     layers += [Layer(key, "intensity", (), note) for key, note in notes.items()]
     labels = [layer for layer in layers if layer.kind == "label" and layer.planes]
     return Scene(title, layers, draws, labels)
@@ -242,7 +260,8 @@ def _voxels_of(key: str, thing: Any, look: Look) -> Voxels | Volume | None:
         if look.is_bounded:
             _refuse_large(thing)
         array = with_three_axes(thing.realize(), thing)
-        return Voxels(array, thing.affine, thing.kind, stored_affine(thing), thing.plan.axes)
+        place = (thing.affine, thing.kind, stored_affine(thing), thing.plan.axes)
+        return Voxels(array, *place, channels=channel_names(thing))
     if not hasattr(thing, "__array__") or not 2 <= getattr(thing, "ndim", 0) <= 4:
         return None
     array = as_numpy(thing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tempfile
@@ -17,16 +18,21 @@ from ...core.errors import MissingDependency
 from ...core.grid import numbers_of_axes
 from ...core.validate import MILLIMETRES, plain_unit
 from ...spatial import LazyPatch
+from ...spatial.lazy.stack import channel_names
 from ...volumes import Volume, save
+from ...volumes.backend import read_counted
 from ...volumes.catalog.whole_pass import at_level, coarser_levels
 from ...volumes.formats.chunked_backend import PIXEL
+from ..microscopy.from_ome import channels_by_time
+from ..microscopy.ome_metadata import OmeNode
 from .planes import has_directions
-from .scenes import stored_affine, with_three_axes
+from .scenes import first_volume, stored_affine, with_three_axes
 
 Layer = tuple[Any, dict[str, Any], str]
 """``(data, arguments, type)``, the layer data of napari."""
 # World axes of napari grow to the right, down and into the screen: left, posterior, superior.
 _UNITS = {PIXEL: "pixel"}
+_TIMES = ("second", "millisecond", "microsecond", "minute", "hour", "day")
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _ZYX = [2, 1, 0]  # Napari shows the last two axes: rows are y, columns are x.
 _RANKS = (0.5, 99.5)  # Percentiles in a manifest that become black and white.
@@ -35,49 +41,56 @@ _READ_BY_NIIVUE = (".nii", ".nii.gz", ".nrrd", ".mha", ".mgz")
 
 
 class LazyArray:
-    """Voxels (K, J, I) of one channel, which are read when they are indexed.
+    """Voxels (K, J, I) of one channel, or (T, K, J, I), which are read when they are indexed.
 
     It has the members of an array that napari uses.
 
     Parameters
     ----------
     read
-        ``read(region)`` returns the voxels (C, i, j, k).
+        ``read(region, channel)`` gives (i, j, k).
     shape
         (I, J, K).
     dtype
-        Type of the voxels.
-    channel
-        Which channel.
+        Type of voxels.
+    channels
+        Numbers by time.
+    has_time
+        Whether there is T.
     """
 
     def __init__(
         self,
-        read: Callable[[Region], NDArray[Any]],
+        read: Callable[[Region, int], NDArray[Any]],
         shape: tuple[int, int, int],
         dtype: DTypeLike,
-        channel: int = 0,
+        channels: Sequence[int] = (0,),
+        *,
+        has_time: bool = False,
     ) -> None:
-        self._read, self._channel = read, channel
-        self.shape = (shape[2], shape[1], shape[0])
+        self._read, self._channels = read, tuple(channels)
+        self.shape = (*(len(channels) for _ in range(has_time)), *shape[::-1])
         self.dtype = np.dtype(dtype)
-        self.ndim = 3
-        self.size = shape[0] * shape[1] * shape[2]
+        self.ndim = len(self.shape)
+        self.size = math.prod(self.shape)
         self.nbytes = self.size * self.dtype.itemsize
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        """Return the voxels of integers, slices, lists and an ellipsis over (K, J, I)."""
-        whole = _complete(index if isinstance(index, tuple) else (index,))
+        """Return the voxels of integers, slices, lists and an ellipsis over (T, K, J, I)."""
+        whole = _complete(index if isinstance(index, tuple) else (index,), self.ndim)
         boxes, rest = zip(*map(_box_and_rest, whole, self.shape), strict=True)
         if any(start >= stop for start, stop in boxes):
             shape = [max(0, stop - start) for start, stop in boxes]
             empty: NDArray[Any] = np.empty(shape, self.dtype)[rest]
             return empty
-        starts, stops = zip(*reversed(boxes), strict=True)
-        voxels = self._read(Region(starts, stops))[self._channel].transpose(_ZYX)
+        starts, stops = zip(*reversed(boxes[-3:]), strict=True)
+        region = Region(starts, stops)
+        channels = self._channels[slice(*boxes[0]) if self.ndim > 3 else slice(None)]
+        times = [self._read(region, channel).transpose(_ZYX) for channel in channels]
+        voxels = np.stack(times) if self.ndim > 3 else times[0]
         part: NDArray[Any] = voxels.astype(self.dtype, copy=False)[rest]
         return part
 
@@ -92,13 +105,14 @@ class LazyArray:
         return f"LazyArray{self.shape} {self.dtype}"
 
 
-def _complete(index: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return an index with an entry for each of three axes."""
+def _complete(index: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
+    """Return an index with an entry for each axis."""
     places = [number for number, one in enumerate(index) if one is Ellipsis]
     count = len(index) - len(places)
-    if count > 3 or len(places) > 1:
-        raise IndexError(f"an index of (K, J, I) has 3 entries, got {index!r}")
-    fill = (slice(None),) * (3 - count)
+    if count > ndim or len(places) > 1:
+        axes = ", ".join("TKJI"[-ndim:])
+        raise IndexError(f"an index of ({axes}) has {ndim} entries, got {index!r}")
+    fill = (slice(None),) * (ndim - count)
     at = places[0] if places else len(index)
     return (*index[:at], *fill, *index[at + len(places) :])
 
@@ -125,10 +139,11 @@ def _box_and_rest(index: Any, length: int) -> tuple[tuple[int, int], Any]:
 def to_napari(thing: Volume | LazyPatch, **options: Any) -> list[Layer]:
     """Return the layers of a volume or patch, one for each channel; reads at most headers.
 
-    The axes are (K, J, I), so that napari shows the planes along K. Coarser levels are a pyramid.
-    Those of a patch after ``to_axes()`` are (Z, Y, X) in any order of its own; Z is 1 of 2-D data.
-    Lengths are in the file's unit, by default millimetres. A volume with an affine of a body is in
-    LPS+, so that anterior is at the top.
+    The axes are (K, J, I), so that napari shows the planes along K. Several time points of a file
+    are a leading axis T. Coarser levels are a pyramid. A layer has the name of its channel or label
+    group. Those of a patch after ``to_axes()`` are (Z, Y, X) in any order of its own; Z is 1 of
+    2-D data. Lengths are in the file's unit, by default millimetres. A volume with an affine of a
+    body is in LPS+, so that anterior is at the top.
 
     Parameters
     ----------
@@ -140,29 +155,68 @@ def to_napari(thing: Volume | LazyPatch, **options: Any) -> list[Layer]:
     levels: list[Any] = [thing]
     statistics = None
     if isinstance(thing, LazyPatch):
-        name, unit, place = thing.volume.name, "mm", stored_affine(thing)
+        source = getattr(thing.volume, "stored_volume", thing.volume)
+        names, place = channel_names(thing), stored_affine(thing)
+        unit = getattr(getattr(first_volume(thing), "header", None), "file_unit", "")
         affine = thing.affine[:, [*_order_of(thing), 3]]
     else:
-        count = 1 + len(coarser_levels(thing))
-        levels = [at_level(thing, number) for number in range(count)]
-        name, unit, place = thing.name, thing.header.file_unit or "mm", thing.affine
+        source, names = thing, thing.channel_names
+        unit, place = thing.header.file_unit, thing.affine
+        levels = [at_level(thing, number) for number in range(1 + len(coarser_levels(thing)))]
         affine, statistics = thing.affine, thing.recorded_statistics
     is_label = thing.kind == "label"
-    arguments = _place(affine, unit, has_directions(place))
-    arguments["metadata"] = {"source": name}
+    rows = _rows_of(thing, source)
+    arguments = _place(affine, unit or "mm", has_directions(place))
+    if len(rows) > 1:
+        arguments = _with_time(arguments, source)
+    arguments["metadata"] = {"source": source.name}
     if statistics is not None and not is_label and all(map(statistics.keeps, _RANKS)):
         low, high = (statistics.percentile(rank) for rank in _RANKS)
         arguments |= {"contrast_limits": (low, high)} if high > low else {}
-    short = name.rstrip("/").rpartition("/")[2] or name
-    channels, layers = thing.shape[0], []
-    for channel in range(channels):
-        arrays = [_lazy(level, channel, is_label=is_label) for level in levels]
-        own = {"name": short if channels == 1 else f"{short} [{channel}]", **arguments}
+    layers = []
+    for channels, name in zip(rows.T.tolist(), _names_of(source, names, rows), strict=True):
+        arrays = [_lazy(level, channels, len(rows) > 1, is_label=is_label) for level in levels]
+        own = {"name": name, **arguments}
         if len(arrays) > 1:
             own["multiscale"] = True
         data = arrays if len(arrays) > 1 else arrays[0]
         layers.append((data, {**own, **options}, "labels" if is_label else "image"))
     return layers
+
+
+def _rows_of(thing: Volume | LazyPatch, source: Any) -> NDArray[np.int64]:
+    """Return the channels of each time point (T, C)."""
+    if not isinstance(source, Volume) or thing.shape[0] != source.shape[0]:
+        return np.arange(thing.shape[0])[None]
+    is_mixed = isinstance(thing, LazyPatch) and (thing.members or thing.values)
+    return np.arange(thing.shape[0])[None] if is_mixed else channels_by_time(source)
+
+
+def _names_of(source: Any, names: Sequence[str], rows: NDArray[np.int64]) -> list[str]:
+    """Return the name of each layer: of its channel, its label group, or its file with a number."""
+    place = getattr(source, "located_source", None)
+    label = place.options.reader_kwargs.get("label") if place is not None else None
+    short = label or source.name.rstrip("/").rpartition("/")[2] or source.name
+    count = rows.shape[1]
+    if len(names) >= count and len({*names[:count]}) == count and all(names[:count]):
+        return [names[channel] for channel in rows[0]]
+    return [short] if count == 1 else [f"{short} [{number}]" for number in range(count)]
+
+
+def _with_time(arguments: dict[str, Any], volume: Volume) -> dict[str, Any]:
+    """Return the arguments of a layer with a leading axis of time."""
+    place, step, unit = volume.located_source, 1.0, ""
+    if place is not None and ".zarr" in place.name:
+        root = place.path or place.location
+        step, unit = OmeNode.at(root, place.options.storage_options).time_scale()
+    affine = np.eye(5)
+    affine[1:, 1:] = arguments["affine"]
+    return arguments | {
+        "scale": (step, *arguments["scale"]),
+        "affine": affine,
+        "units": (unit if unit in _TIMES else "pixel", *arguments["units"]),
+        "axis_labels": ("t", *arguments["axis_labels"]),
+    }
 
 
 def _order_of(patch: LazyPatch) -> list[int]:
@@ -171,7 +225,7 @@ def _order_of(patch: LazyPatch) -> list[int]:
     return [numbers.index(number) for number in range(3)]
 
 
-def _lazy(level: Any, channel: int, *, is_label: bool) -> LazyArray:
+def _lazy(level: Any, channels: Sequence[int], has_time: bool, *, is_label: bool) -> LazyArray:
     dtype = np.dtype(level.dtype)
     if dtype.kind == "b" or (is_label and dtype.kind == "f"):
         dtype = np.dtype("u1" if dtype.kind == "b" else "i4")
@@ -181,19 +235,21 @@ def _lazy(level: Any, channel: int, *, is_label: bool) -> LazyArray:
         order = _order_of(level)
         i, j, k = (level.grid.shape[axis] for axis in order)
 
-        def part(region: Region) -> NDArray[Any]:
+        def part(region: Region, channel: int) -> NDArray[Any]:
             if not cache:
-                voxels = with_three_axes(level.realize(), level)
-                cache.append(voxels.transpose(0, *(1 + axis for axis in order)))
-            return cache[0][(slice(None), *region.slices)]
+                whole = with_three_axes(level.realize(), level)
+                cache.append(whole.transpose(0, *(1 + axis for axis in order)))
+            voxels: NDArray[Any] = cache[0][channel][region.slices]
+            return voxels
 
-        return LazyArray(part, (i, j, k), dtype, channel)
+        return LazyArray(part, (i, j, k), dtype, channels, has_time=has_time)
 
-    def read(region: Region) -> NDArray[Any]:
-        values: NDArray[Any] = level.read(region).values()
+    def read(region: Region, channel: int) -> NDArray[Any]:
+        voxels = read_counted(level.probe(), region, (channel, channel + 1))
+        values: NDArray[Any] = voxels.values()[0]
         return np.abs(values) if values.dtype.kind == "c" else values
 
-    return LazyArray(read, level.spatial_shape, dtype, channel)
+    return LazyArray(read, level.spatial_shape, dtype, channels, has_time=has_time)
 
 
 def _place(affine: NDArray[np.float64], unit: str, directions: bool) -> dict[str, Any]:

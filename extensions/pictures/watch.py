@@ -27,8 +27,8 @@ LOG_SECONDS = 60.0
 """Time between two lines in a log file."""
 KEEPS_UP = 0.05
 """Share of waiting below which the step limits, and not the loader."""
-_MOSTLY = 0.5  # The loader limits from this share on.
-_LONG_WAIT = 3.0  # seconds without a batch that are worth a line
+_MOSTLY = 0.5  # Share of the time from which on the loader limits.
+_LONG_WAIT = 3.0  # Seconds without a batch that are worth a line.
 _BAR = 24  # characters
 _RECENT = 10  # tables over which rates are taken
 

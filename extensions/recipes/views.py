@@ -18,11 +18,13 @@ def two_views(
     view: Callable[[Any], Any] | None = None,
     samples_per_volume: int = 8,
     batch_size: int = 4,
+    normalize: bool = True,
 ) -> Any:
     """Return a chain whose batches hold the same places twice, augmented apart.
 
     For contrastive and self-distilling networks (SimCLR, BYOL, DINO). Both views are cut at one
     place of one volume and changed by draws of their own. ``meta`` holds those of the first view.
+    Volumes are normalized first: mean 0 and deviation 1 of all channels together.
 
     Parameters
     ----------
@@ -33,6 +35,8 @@ def two_views(
     view
         Returns a chain of patches with pipes that make a view of each; by default turns, zooms,
         mirrors, blur, brightness, contrast and noise.
+    normalize
+        Whether ``normalize()`` is applied. Without it, values are those of the file.
 
     Examples
     --------
@@ -52,7 +56,7 @@ def two_views(
     source: Any = cases if is_pipe(cases) else from_cases(cases)
     if not any(isinstance(pipe, OpenVolume) for pipe in walk(source)):
         source = source.open_volume(keys=["image"], labels=())
-    volumes = source.normalize(keys=["image"])
+    volumes = source.normalize(keys=["image"]) if normalize else source
     patches = volumes.lazy_patch(size, samples_per_volume=samples_per_volume)
     first, second = patches.shuffle_plans().fork(2)
     make = default_view if view is None else view

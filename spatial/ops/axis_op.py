@@ -31,9 +31,9 @@ _LETTERS = ("LR", "PA", "IS")
 Axis = int | str
 """An axis of the array, 0 to 2, or one of ``_LETTERS``: that most nearly along x, y or z."""
 _AXES: dict[Any, Axis] = {"i": 0, "j": 1, "k": 2, 0: 0, 1: 1, 2: 2}
-_AXES |= dict.fromkeys(("left", "right", "lr", "rl", "l", "r"), "LR")
-_AXES |= dict.fromkeys(("posterior", "anterior", "pa", "ap", "p", "a"), "PA")
-_AXES |= dict.fromkeys(("inferior", "superior", "is", "si", "s"), "IS")
+_AXES |= dict.fromkeys(("left", "right", "lr", "rl", "l", "r", "x"), "LR")
+_AXES |= dict.fromkeys(("posterior", "anterior", "pa", "ap", "p", "a", "y"), "PA")
+_AXES |= dict.fromkeys(("inferior", "superior", "is", "si", "s", "z"), "IS")
 
 
 def _as_different(rule: str, counts: Sequence[int], name: str, value: Any) -> tuple[Axis, ...]:
@@ -85,8 +85,8 @@ class Flip(FieldChecks):
     """
 
     axes: Axis | Sequence[Axis] = (0, 1, 2)
-    """Spatial axes 0, 1, 2 of (I, J, K), or their names: ``"i"``, or by the affine ``"left"``. All
-    three numbers leave the flat axis of 2-D data alone."""
+    """Spatial axes 0, 1, 2 of (I, J, K), or their names: ``"i"``, or by the affine ``"left"`` or
+    ``"z"``. All three numbers leave the flat axis of 2-D data alone."""
     p: float | Sequence[float] = 1.0
     """Probability that an axis flips: one number for each, or one per axis of ``axes``."""
     exactly_one: bool = False

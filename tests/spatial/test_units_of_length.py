@@ -263,8 +263,10 @@ def test_printouts_show_the_unit_of_the_file(kind, tmp_path):
     assert "stored voxels of 0.5 x 0.5 x 2 um" in chain.explain()
     cases = [{"image": path}, {"image": np.zeros((3, 3, 3), np.uint8)}]
     lines = str(vp.check(cases, num_workers=1)).splitlines()
-    sizes = "image: 0.5 x 0.5 x 2 um, 1 x 1 x 1 (no unit of length)"
-    assert lines == [sizes, "2 checked, 0 bad"]
+    first, second = f"0.5 x 0.5 x 2 um ({path})", "1 x 1 x 1 (no unit of length)"
+    expected = f"image: {first}, {second} (array (1, 3, 3, 3) uint8)"
+    assert lines == [expected, "2 checked, 0 bad"]
+    assert str(vp.check(cases[:1], num_workers=1)).startswith("image: 0.5 x 0.5 x 2 um\n")
     vp.index([{"image": path}], tmp_path / "m.json")
     (sample,) = vp.from_manifest(tmp_path / "m.json").open_volume()
     assert sample["image"].shape == (1, 5, 4, 3)

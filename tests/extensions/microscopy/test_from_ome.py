@@ -1,6 +1,7 @@
 """Images, wells, fields, time points and label groups as cases, against zarr and tifffile."""
 
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -148,8 +149,39 @@ def test_a_pattern_gives_times(tmp_path):
 
     samples = list(vp.from_ome(f"{tmp_path}/img_t{{t}}_c{{c}}_z{{z}}.tif"))
 
-    assert [sample.case for sample in samples] == ["img_t t0", "img_t t1", "img_t t2"]
+    assert [sample.case for sample in samples] == ["img t0", "img t1", "img t2"]
     np.testing.assert_array_equal(stored(samples[1]["image"]), VOXELS[1])
+
+
+def test_incomplete_times_of_a_pattern_are_left_out(tmp_path):
+    """One warning names the files; a chosen time or all times as channels are refused."""
+    place = f"{tmp_path}/img_t{{t}}_z{{z}}.tif"
+    for t, z in np.ndindex(3, 4):
+        tifffile.imwrite(tmp_path / f"img_t{t}_z{z}.tif", VOXELS[t, 0, z])
+    (tmp_path / "img_t1_z2.tif").unlink()
+
+    with pytest.warns(LikelyMistake, match="no file for t=1 z=2. Time points left out: 1") as seen:
+        samples = list(vp.from_ome(place))
+
+    assert len(seen) == 1
+    assert [sample.case for sample in samples] == ["img t0", "img t2"]
+    np.testing.assert_array_equal(stored(samples[1]["image"])[0], VOXELS[2, 0])
+    for time in (1, "channels"):
+        with pytest.raises(VolumeNotFound, match="t=1 z=2: 11 of 12"):
+            vp.from_ome(place, time=time)
+
+
+def test_missing_wells_and_fields_of_a_plate_are_named(tmp_path, version):
+    """They are no cases, and one warning names them."""
+    place = write_plate(tmp_path / "p.zarr", version, ["A/1", "A/2", "B/1"], 2, VOXELS[0], "czyx")
+    shutil.rmtree(f"{place}/A/2")
+    shutil.rmtree(f"{place}/B/1/1")
+
+    with pytest.warns(LikelyMistake, match="missing-images: .* lists 2 .*: A/2, B/1/1") as seen:
+        names = [sample.case for sample in vp.from_ome(place)]
+
+    assert names == ["A/1/0", "A/1/1", "B/1/0"]
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize(

@@ -175,13 +175,40 @@ def test_gaps_are_reported(tmp_path):
     np.testing.assert_array_equal(volume.numpy()[0, ..., 5].T, PLANES[6])
 
 
-def test_a_missing_combination_is_named(tmp_path):
-    """One plane of one channel is missing."""
+def test_a_missing_plane_spoils_its_time_alone(tmp_path):
+    """Other time points are as tifffile reads them; all times together are refused."""
     place = experiment(tmp_path / "exp")
     (tmp_path / "exp" / "img_t01_cGFP_z2.tif").unlink()
+    files = sorted(str(path) for path in (tmp_path / "exp").glob("img_t00*"))
+    expected = tifffile.TiffSequence(files).asarray().reshape(3, 4, 20, 30)
 
-    with pytest.raises(VolumeNotFound, match="no file for t=1 c=GFP z=2: 23 of 24"):
+    first = vp.Volume(place, time=0).numpy().transpose(0, 3, 2, 1)
+
+    np.testing.assert_array_equal(first, expected)
+    for time in (None, 1, "all"):
+        with pytest.raises(VolumeNotFound, match="no file for t=1 c=GFP z=2: 23 of 24") as error:
+            vp.Volume(place, time=time).probe()
+        assert "complete time point: 0" in error.value.do
+    (tmp_path / "exp" / "img_t00_cRFP_z4.tif").unlink()
+    with pytest.raises(VolumeNotFound, match="no file for t=0 c=RFP z=4, t=1 c=GFP z=2"):
         vp.Volume(place, time=0).probe()
+
+
+def test_a_missing_time_keeps_the_numbers_of_others(tmp_path):
+    """Time 2 is that of the file, unless gaps are closed; channels without t need every file."""
+    place = tmp_path / "t{t}_z{z}.tif"
+    for t in (0, 2, 3):
+        stack(tmp_path, PLANES[:2] + t, f"t{t}_z{{}}.tif")
+
+    np.testing.assert_array_equal(vp.Volume(place, time=2).numpy()[0].T, PLANES[:2] + 2)
+    with pytest.raises(VolumeNotFound, match="t=1 z=0, t=1 z=1: 6 of 8"):
+        vp.Volume(place, time=1).probe()
+    closed = vp.Volume(place, time=1, allow_gaps=True)
+    np.testing.assert_array_equal(closed.numpy()[0].T, PLANES[:2] + 2)
+    for c, z in [(0, 0), (0, 1), (1, 0)]:
+        tifffile.imwrite(tmp_path / f"c{c}_z{z}.tif", PLANES[0])
+    with pytest.raises(VolumeNotFound, match="c=1 z=1: 3 of 4"):
+        vp.Volume(tmp_path / "c{c}_z{z}.tif").probe()
 
 
 @pytest.mark.parametrize(
@@ -211,6 +238,53 @@ def test_several_numbers_need_a_pattern(tmp_path):
     with pytest.raises(UnknownFormat, match="differ in 2 numbers") as error:
         vp.Volume(tmp_path).probe()
     assert "pattern='img_t{t}_z{z}.tif'" in error.value.do
+
+
+def test_words_in_names_need_a_pattern_with_channels(tmp_path):
+    """The suggested pattern reads the folder."""
+    place = tmp_path / "exp"
+    experiment(place)
+    for name in os.listdir(place):
+        (place / name).rename(place / name.replace("_c", "_"))
+
+    with pytest.raises(UnknownFormat, match="differ in more than numbers") as error:
+        vp.Volume(place).probe()
+    assert "pattern='img_t{t}_{c}_z{z}.tif'" in error.value.do
+    volume = vp.Volume(place, pattern="img_t{t}_{c}_z{z}.tif", time=1)
+    np.testing.assert_array_equal(volume.numpy().transpose(0, 3, 2, 1), SEQUENCE[1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "cure"), [("p{p}_z{z}", "number in place of {p}"), ("T{T}_z{z}", "{t} for {T}")]
+)
+def test_unknown_fields_of_a_pattern_are_named(tmp_path, fields, cure):
+    """Of a path, of pattern= and of from_ome()."""
+    stack(tmp_path, PLANES[:2])
+    place = f"{tmp_path}/{fields}.tif"
+    for use in (
+        lambda: vp.Volume(place).probe(),
+        lambda: vp.Volume(tmp_path, pattern=f"{fields}.tif").probe(),
+        lambda: vp.from_ome(place),
+    ):
+        with pytest.raises(SampleError, match=r"the known fields are \{t\}, \{c\}, \{z\}") as error:
+            use()
+        assert cure in error.value.do
+
+
+def test_a_pattern_in_folders_of_cases_is_an_option(tmp_path):
+    """The error of list_cases() shows the way, which reads the planes."""
+    for case in "ab":
+        (tmp_path / case).mkdir()
+        stack(tmp_path / case / "planes", PLANES[:3])
+
+    with pytest.raises(VolumeNotFound) as error:
+        list(vp.list_cases(f"{tmp_path}/*/", image="planes/z{z}.tif"))
+    assert "image='planes', and open_volume(pattern='z{z}.tif')" in error.value.do
+    pipe = vp.list_cases(f"{tmp_path}/*/", image="planes").open_volume(pattern="z{z}.tif")
+    assert [(s.case, s["image"].shape) for s in pipe] == [
+        ("a", (1, 50, 40, 3)),
+        ("b", (1, 50, 40, 3)),
+    ]
 
 
 def test_a_folder_of_stacks_is_no_stack_of_planes(tmp_path):

@@ -1,11 +1,13 @@
 """Figures, previews and tables show the right voxels, at a bounded cost."""
 
+import base64
 import io
 import re
 import zlib
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 import voxpipe as vp
@@ -295,3 +297,50 @@ def test_the_window_leaves_out_nan():
     assert image[0, 1].tolist() == [96, 0, 0]
     assert re.match("data:image/png;base64,", pixels.data_url(image))
     assert zlib.crc32(pixels.png(image)) == zlib.crc32(pixels.png(image.copy()))
+
+
+def test_instances_have_colours_of_their_own():
+    """256 distinct ones, all visible on black, as Pillow's luminance says."""
+    assert len(np.unique(pixels.PALETTE, axis=0)) == 256
+    picture = Image.fromarray(pixels.classes(np.arange(1, 257)[None]))
+    assert np.asarray(picture.convert("L")).min() > 75
+    first = pixels.PALETTE[:40].astype(int)
+    apart = np.linalg.norm(first[:, None] - first, axis=-1)
+    assert apart[~np.eye(40, dtype=bool)].min() > 50
+
+
+def test_outlines_do_not_fill_thin_planes():
+    """A label of one slice of 10 mm shows the voxels inside of its outline."""
+    image = vp.Volume(np.full((40, 40, 4), 100.0), affine=np.diag([1.0, 1, 10, 1]))
+    voxels = np.zeros((40, 40, 4), "u1")
+    voxels[10:30, 10:30, 2] = 1
+    label = vp.Volume(voxels, affine=image.affine, kind="label")
+    text = vp.Sample({"image": image, "label": label})._repr_html_()
+    first = re.search(r"base64,([^\"]+)", text)[1]
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(first)))).astype(int)
+    coloured = np.ptp(shown, axis=-1) > 0
+
+    rows, columns = (np.flatnonzero(coloured.any(axis=axis)) for axis in (1, 0))
+    height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
+    assert height > 30
+    assert coloured.sum() == 2 * (height + width) - 4
+
+
+def test_channels_have_their_names_in_texts_and_titles(tmp_path):
+    """The file's names; a number without them; none of colours."""
+    channels = {"Channel": {"Name": ["DAPI", "GFP"]}}
+    voxels = np.random.default_rng(0).integers(0, 99, (2, 4, 8, 9)).astype("u2")
+    path = tmp_path / "a.ome.tif"
+    tifffile.imwrite(path, voxels, metadata={"axes": "CZYX", **channels})
+    volume = vp.Volume(path)
+    patch = next(iter(vp.from_cases([{"image": path}]).open_volume().lazy_patch(4)))["image"]
+
+    for thing in (volume, patch):
+        assert re.search(r"channels +DAPI, GFP\n", str(thing))
+        assert "channel DAPI of 2" in thing._repr_html_()
+        assert "channel DAPI of 2" in vp.show(thing).axes[0].get_title("left")
+    chosen = vp.Volume(path, channels=["GFP"])
+    assert vp.show(chosen).axes[0].get_title("left") == str(path)
+    plain = vp.show(vp.Volume(np.zeros((2, 4, 4, 4)))).axes[0].get_title("left")
+    assert plain.endswith("channel 0 of 2")
+    assert not vp.show(np.zeros((3, 4, 4, 4), "u1")).axes[0].get_title("left")

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+import zarr
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS, progress
@@ -77,11 +78,71 @@ def test_labels_channels_and_patches_have_layers():
     assert patch[0].shape == (4, 4)
 
 
-def test_napari_takes_the_layers():
+def movie(path):
+    """Write an OME-Zarr of 3 times, 2 named channels and a label group; return its voxels."""
+    voxels = np.random.default_rng(0).integers(0, 99, (3, 2, 4, 5, 6)).astype("u2")
+    for place, array, axes in (
+        (path, voxels, "tczyx"),
+        (path / "labels/cells", voxels[0, 0], "zyx"),
+    ):
+        group = zarr.open_group(place, mode="w")
+        group.create_array("0", data=array)
+        kinds = {"t": ("time", "second"), "c": ("channel", None)}
+        named = [(axis, *kinds.get(axis, ("space", "micrometer"))) for axis in axes]
+        scale = [{"t": 5.0, "c": 1.0, "z": 2.0}.get(axis, 0.5) for axis in axes]
+        step = {"path": "0", "coordinateTransformations": [{"type": "scale", "scale": scale}]}
+        rows = [{"name": n, "type": kind, **({"unit": u} if u else {})} for n, kind, u in named]
+        channels = {"channels": [{"label": "DAPI"}, {"label": "GFP"}]} if "c" in axes else {}
+        image = {"axes": rows, "datasets": [step]}
+        group.attrs["ome"] = {"version": "0.5", "multiscales": [image], "omero": channels}
+    zarr.open_group(path / "labels", mode="a").attrs["ome"] = {"labels": ["cells"]}
+    return voxels
+
+
+def test_times_are_a_leading_axis_and_channels_have_their_names(tmp_path):
+    """As zarr-python reads them; chosen channels and patches of a movie too."""
+    voxels = movie(tmp_path / "m.ome.zarr")
+    volume = vp.Volume(tmp_path / "m.ome.zarr")
+    layers = {arguments["name"]: (data, arguments) for data, arguments, _ in volume.to_napari()}
+
+    assert [*layers] == ["DAPI", "GFP"]
+    data, arguments = layers["GFP"]
+    assert np.array_equal(np.asarray(data), voxels[:, 1])
+    assert np.array_equal(data[1:, 2, ..., [0, 3]], voxels[:, 1][1:, 2, ..., [0, 3]])
+    assert np.array_equal(data[2, 1], voxels[2, 1, 1])
+    assert arguments["scale"] == (5.0, 2.0, 0.5, 0.5)
+    assert arguments["units"] == ("second", *("um",) * 3)
+    assert arguments["affine"].shape == (5, 5)
+    [(green, _, _)] = vp.Volume(tmp_path / "m.ome.zarr", channels=["GFP"]).to_napari()
+    assert np.array_equal(np.asarray(green), voxels[:, 1])
+    some = vp.Volume(tmp_path / "m.ome.zarr", channels=[0, 1, 2]).to_napari()
+    assert [data.ndim for data, _, _ in some] == [3, 3, 3]
+    [(data, _, _), *_] = vp.Volume(tmp_path / "m.ome.zarr", time=1).to_napari()
+    assert np.array_equal(np.asarray(data), voxels[1, 0])
+
+
+def test_labels_and_patches_of_images_have_their_names_and_units(tmp_path):
+    """A label group has its own name; a patch has the unit of its file."""
+    movie(tmp_path / "m.ome.zarr")
+    [(_, arguments, kind)] = vp.Volume(tmp_path / "m.ome.zarr", label="cells").to_napari()
+    pipe = vp.from_ome(tmp_path / "m.ome.zarr", label="cells", time=0).open_volume().lazy_patch(4)
+    sample = next(iter(pipe))
+    image, label = sample["image"].to_napari(), sample["label"].to_napari()
+
+    assert (arguments["name"], kind) == ("cells", "labels")
+    assert [one["name"] for _, one, _ in image + label] == ["DAPI", "GFP", "cells"]
+    assert all(one["units"] == ("um",) * 3 for _, one, _ in image + label)
+    assert image[0][1]["scale"] == label[0][1]["scale"] == (2.0, 0.5, 0.5)
+
+
+def test_napari_takes_the_layers(tmp_path):
     """The pyramid's contract of the real package, without a window."""
     layers = pytest.importorskip("napari.layers")
     for layer in vp.Volume(np.random.rand(4, 5, 6), affine=AFFINE).to_napari():
         assert layers.Layer.create(*layer).ndim == 3
+    movie(tmp_path / "m.ome.zarr")
+    for layer in vp.Volume(tmp_path / "m.ome.zarr").to_napari():
+        assert layers.Layer.create(*layer).ndim == 4
 
 
 def test_view_refuses_other_things():

@@ -49,3 +49,15 @@ def test_other_letters_are_refused():
     """When the adapter is made."""
     with pytest.raises(ValueError, match="letters x, y and z"):
         vp.adapters.ToAxes("zyxc")
+
+
+@pytest.mark.parametrize(("axis", "number"), [("z", 0), ("y", 1), ("x", 2)])
+def test_a_flip_by_name_is_that_of_numpy(axis, number):
+    """After ``to_axes("zyx")`` the name is that of the result; before it, that of the file."""
+    voxels = np.arange(24.0).reshape(2, 3, 4)
+    for chain in (
+        vp.from_cases([{"image": voxels}]).open_volume(axes="zyx").to_axes("zyx").flip(axis),
+        vp.from_cases([{"image": voxels}]).open_volume(axes="zyx").flip(axis).to_axes("zyx"),
+    ):
+        result = np.asarray(next(iter(chain))["image"].realize())[0]
+        np.testing.assert_array_equal(result, np.flip(voxels, number))

@@ -60,6 +60,18 @@ def test_views_are_of_one_place() -> None:
     assert places(same) == places(other)
 
 
+def test_views_keep_the_values_of_the_file_on_request() -> None:
+    """By default they are normalized, over all channels."""
+    voxels = np.stack([np.arange(512.0).reshape(8, 8, 8), np.zeros((8, 8, 8))])
+    how: dict[str, Any] = {"view": lambda pipe: pipe, "samples_per_volume": 1, "batch_size": 1}
+    [usual] = two_views([{"image": voxels}], (8, 8, 8), **how)
+    [plain] = two_views([{"image": voxels}], (8, 8, 8), **how, normalize=False)
+
+    np.testing.assert_array_equal(plain["view_1"][0], voxels)
+    expected = (voxels - voxels.mean()) / voxels.std()
+    np.testing.assert_allclose(usual["view_2"][0], expected, atol=1e-5)
+
+
 def test_explain_says_what_a_fork_shares() -> None:
     """And what a patch of both branches costs; voxels wait where they were made before it."""
     text = two_views(ct_cases(), (8, 8, 8)).explain()
