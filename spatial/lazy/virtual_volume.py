@@ -44,6 +44,7 @@ from ...volumes.source import LocatedSource, Options
 from ...volumes.voxels import Voxels
 from ..plans.mapping import without_noise
 from ..plans.plan import SpatialPlan
+from .patch_facts import channel_names
 
 # Part of every name: higher when resampling gives other bits, so that nothing old is read.
 _REVISION = 1
@@ -168,7 +169,8 @@ class VirtualVolume:
         source = self.patch.volume
         unit = "" if getattr(source, "has_given_affine", False) else source.header.file_unit
         affine = affine_entries(self.grid.affine, self.name)
-        return Header(self.shape, affine, self.dtype, file_unit=unit)
+        names = channel_names(self.patch)
+        return Header(self.shape, affine, self.dtype, file_unit=unit, channel_names=names)
 
     def version(self) -> str:
         """Return a digest of the ops and of the current source content."""

@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypedDict, Unpack, overload
 import numpy as np
 
 from ...core import Region, errors
+from ...core.grid import XYZ
 from ...core.progress import shows_progress
 from ...core.sample import case_of
 from ...storage import disk_cache
@@ -97,6 +98,9 @@ class ConversionResult:
 
 class FlushablePatch(Protocol):
     """A lazy patch."""
+
+    def in_axes(self, axes: str) -> Any:
+        """Return the patch with its named axes in another order."""
 
     def flush_plan(self, *, is_tiled: bool = ...) -> Any:
         """Return a patch of a volume that computes this one, tile by tile."""
@@ -218,7 +222,7 @@ def convert(
     """
     place = os.fspath(destination)
     if hasattr(volume, "flush_plan"):
-        volume = volume.flush_plan(is_tiled=True).volume
+        volume = volume.in_axes(XYZ).flush_plan(is_tiled=True).volume
     elif isinstance(volume, Iterable) and not (
         isinstance(volume, (str, list, tuple, Volume))
         or any(hasattr(volume, name) for name in ("__array__", "dataobj", "GetSpacing"))

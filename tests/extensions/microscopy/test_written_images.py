@@ -8,7 +8,13 @@ import zarr
 from ome_files import write_image
 
 import voxpipe as vp
-from voxpipe.core.errors import DestinationExists, SampleError, UnknownFormat, VolumeError
+from voxpipe.core.errors import (
+    BadHeader,
+    DestinationExists,
+    SampleError,
+    UnknownFormat,
+    VolumeError,
+)
 from voxpipe.volumes.conversion.ome_group import reduce_blocks
 
 SHAPE = 2, 600, 520, 3
@@ -245,3 +251,78 @@ def test_bucket_has_tiffs_and_labels():
     (sample,) = vp.from_ome(place, label="nuclei")
     np.testing.assert_array_equal(sample["label"].numpy(), LABELS)
     np.testing.assert_array_equal(tiff.numpy(), VOXELS[:, :32, :32])
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Return an OME-Zarr with named channels, and its array (c, z, y, x)."""
+    array = np.arange(2 * 4 * 5 * 6, dtype=np.uint16).reshape(2, 4, 5, 6)
+    omero = {"channels": [{"label": "A"}, {"label": "B"}]}
+    path = tmp_path / "small.ome.zarr"
+    write_image(path, array, "czyx", 3, sizes={"z": 2}, omero=omero)
+    return path, array
+
+
+def zarr_of(path):
+    """Return the array of an image, the names of its axes, and its scale."""
+    group = zarr.open_group(path, mode="r")
+    image = group.attrs["ome"]["multiscales"][0]
+    scale = image["datasets"][0]["coordinateTransformations"][0]["scale"]
+    return group["0"][...], "".join(axis["name"] for axis in image["axes"]), scale
+
+
+@pytest.mark.parametrize("way", ["convert", "chain", "save", "like", "cache"])
+def test_files_have_stored_axes_after_to_axes(small, tmp_path, way):
+    """A patch, a chain, an array on the grid of a patch, and kept volumes."""
+    path, array = small
+    chain = vp.from_ome(path).open_volume().to_axes("zyx")
+    patch = next(iter(chain))["image"]
+    place = tmp_path / "new.ome.zarr"
+    if way == "convert":
+        vp.convert(patch, place)
+    elif way == "chain":
+        (result,) = vp.convert(chain, tmp_path / "folder")
+        place = result.location
+    elif way == "save":
+        vp.save(place, patch)
+    elif way == "like":
+        vp.save(place, patch.realize(), like=patch)
+    else:
+        kept = next(iter(chain.cache(tmp_path / "kept")))["image"]
+        np.testing.assert_array_equal(kept.realize(), array)
+        place = next((tmp_path / "kept").glob("*.zarr"))
+
+    voxels, axes, scale = zarr_of(place)
+
+    np.testing.assert_array_equal(voxels, array)
+    assert (axes, scale) == ("czyx", [1.0, 2.0, 0.5, 0.5])
+    assert way == "like" or vp.Volume(place).channel_names == ("A", "B")
+
+
+def test_ome_tiff_and_nifti_have_stored_axes_after_to_axes(small, tmp_path):
+    """Ops on values are made in the order of the chain."""
+    path, array = small
+    patch = next(iter(vp.from_ome(path).open_volume().to_axes("zyx").normalize(0, 2)))["image"]
+
+    vp.convert(patch, tmp_path / "new.ome.tif")
+    image = vp.save(tmp_path / "new.nii.gz", patch)
+
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "new.ome.tif"), array / 2)
+    np.testing.assert_array_equal(image.numpy(), array.transpose(0, 3, 2, 1) / 2)
+    np.testing.assert_allclose(image.affine, vp.Volume(path).affine)
+
+
+def test_arrays_that_fit_in_two_orders_need_axes(tmp_path):
+    """On the grid of an image of named axes; other orders are named in the error."""
+    cube = np.arange(4 * 5 * 4, dtype=np.uint16).reshape(4, 5, 4)
+    vp.save(tmp_path / "cube.ome.zarr", cube, axes="zyx")
+    vp.save(tmp_path / "box.ome.zarr", cube[1:], axes="zyx")
+    place = tmp_path / "cube.ome.zarr/labels/cells"
+
+    with pytest.raises(BadHeader, match=r"axes='zyx'.*axes='xyz'"):
+        vp.save(place, cube, like=tmp_path / "cube.ome.zarr")
+    with pytest.raises(BadHeader, match="axes='zyx'"):
+        vp.save(tmp_path / "b.ome.zarr", cube[1:], like=tmp_path / "box.ome.zarr")
+    vp.save(place, cube, like=tmp_path / "cube.ome.zarr", axes="zyx")
+
+    np.testing.assert_array_equal(zarr_of(place)[0], cube)
