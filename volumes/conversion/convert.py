@@ -51,7 +51,7 @@ from .destination import (
     disk_errors,
 )
 from .ome_group import image_above, levels_at, list_label, refuse_no_image, write_levels
-from .volume_file import as_stored, file_header, writer_of
+from .volume_file import as_stored, file_header, refuse_times, writer_of
 from .whole_file import write_file
 
 
@@ -241,6 +241,7 @@ def convert(
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
     refuse_itself(volume, place)
     if writer_of(place) is not None:
+        refuse_times(header, place, volume.name)
         own: Any = {"overwrite": overwrite, "levels": levels, "options": storage_options or {}}
         write_file(place, volume, file_header(header), None, **own)
         whole = header.shape[1:]
@@ -307,9 +308,7 @@ def write_planned(
             voxels = volume.read(region).array
             if plan.dtype.kind == "b":
                 voxels = voxels.view(np.bool_)  # a read returns them as 0 and 1
-            voxels = voxels.transpose(0, 3, 2, 1)
-            voxels = voxels if len(plan.axes) == 4 else voxels[0]
-            array[plan.index(region)] = np.ascontiguousarray(voxels, dtype=plan.dtype)
+            array[plan.index(region)] = plan.in_order(voxels)
             target.note(index)
             new_shards += 1
         ready += region.size * plan.header.shape[0]

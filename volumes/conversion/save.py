@@ -18,12 +18,12 @@ from ...core.validate import as_dtype
 from ...storage.content import content_key
 from ...storage.location import is_url
 from ..backend import Backend, as_array
-from ..header import Header
+from ..header import ONE_TIME, Header, Times
 from ..stack_source import OwnSource
 from ..volume import Volume
 from .convert import RetypedBackend, convert
 from .ome_group import image_above
-from .volume_file import file_dtype, file_header, refuse_unwritable, writer_of
+from .volume_file import file_dtype, file_header, refuse_times, refuse_unwritable, writer_of
 from .whole_file import write_file
 
 LIKE = "like"  # dtype= of the stored type of ``like``
@@ -52,16 +52,16 @@ def save(
     array
         Array or tensor, (I, J, K) or (C, I, J, K). I, J, K are x, y, z; ``axes`` names another
         order. A ``Volume`` or a lazy patch is written box by box, with its own axes.
+    axes
+        Letters of the axes of an array. Arrays of tifffile, zarr and scikit-image are ``"zyx"``,
+        or ``"czyx"``. OME-Zarr and OME-TIFF need it if x and z have one length, or x and y of a
+        plane. Both orders fit then.
     like
         The volume (or its path, or a lazy patch) with the grid of these voxels. It gives the
         affine, and from NIfTI to NIfTI the header with the codes and units of qform and sform. A
         patch also gives the order of the axes, as after ``to_axes("zyx")``.
     affine
         4x4, voxel index to world millimetres, RAS+, in place of that of ``like``.
-    axes
-        Letters of the axes of an array. Arrays of tifffile, zarr and scikit-image are ``"zyx"``,
-        or ``"czyx"``. OME-Zarr and OME-TIFF need it if x and z have one length, or x and y of a
-        plane, because both orders fit.
     dtype
         Stored type; by default that of the array, booleans as uint8 and float16 as float32.
         ``"like"``: the stored type of ``like`` with its slope and intercept.
@@ -122,19 +122,17 @@ def save(
     if not suffix:
         if image_above(place) is not None and volume is not array and isinstance(volume, Volume):
             volume = volume.of_kind("label")
-        is_patch = hasattr(array, "flush_plan")
-        if dtype is not None:
-            source = _TypedSource(volume, _header_for(volume, dtype, model))
-            volume = Volume.of_source(source, volume.kind)
         how: Any = {"overwrite": overwrite, "storage_options": storage_options}
-        convert(array if is_patch and dtype is None else volume, place, levels=levels, **how)
+        convert(_of_type(volume, array, dtype, model), place, levels=levels, **how)
         options = storage_options if is_url(place) else None
         return Volume(place, kind=volume.kind, storage_options=options)
     header = _header_for(volume, dtype, model)
+    refuse_times(volume.header, place, volume.name)
     if writer_of(place) is not None:
         names = volume.header.channel_names
         unit = (model or volume).header.file_unit
-        header = file_header(replace(header, file_unit=unit, channel_names=names))
+        more: Any = {"channel_names": names, "times": _times_like(volume, model)}
+        header = file_header(replace(header, file_unit=unit, **more))
     elif levels is not None:
         msg = f"levels= is given for {suffix}, which has one resolution"
         raise SampleError(msg, do="Write .ome.zarr or .ome.tif, or leave levels= out.")
@@ -185,6 +183,27 @@ def _volume_at(array: Any, affine: ArrayLike | None, axes: str | None) -> Any:
     if affine is None or np.array_equal(as_array(affine), array.affine):
         return array
     return Volume([array], affine=affine, kind=array.kind)
+
+
+def _of_type(volume: Any, array: Any, dtype: DTypeLike | None, like: Any) -> Any:
+    """Return a volume in the type and with the times in which it is written; a patch as it is."""
+    times = _times_like(volume, like)
+    if dtype is None and times == volume.header.times:
+        return array if hasattr(array, "flush_plan") else volume
+    names = volume.header.channel_names
+    header = replace(_header_for(volume, dtype, like), channel_names=names, times=times)
+    return Volume.of_source(_TypedSource(volume, header), volume.kind)
+
+
+def _times_like(volume: Any, like: Any) -> Times:
+    """Return the time points of a volume, at those of ``like`` if these are as many."""
+    own: Times = volume.header.times
+    others = ONE_TIME if like is None else like.header.times
+    if volume.shape[0] == 1 or others.number == 1:
+        return own
+    if own.number == others.number:
+        return others._replace(stride=own.stride)
+    return others if own.number == 1 and volume.shape[0] == like.shape[0] else own
 
 
 def _header_for(volume: Volume, dtype: DTypeLike | None, like: Volume | None) -> Header:

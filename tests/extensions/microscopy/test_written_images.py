@@ -326,3 +326,79 @@ def test_arrays_that_fit_in_two_orders_need_axes(tmp_path):
     vp.save(place, cube, like=tmp_path / "cube.ome.zarr", axes="zyx")
 
     np.testing.assert_array_equal(zarr_of(place)[0], cube)
+
+
+MOVIE = np.random.default_rng(1).integers(0, 999, (3, 2, 4, 5, 6)).astype("u2")
+STEPS = [5.0, 1.0, 2.0, 0.5, 0.5]
+
+
+@pytest.fixture(params=["tczyx", "ctzyx", "imagej", "ome"])
+def movie(request, tmp_path):
+    """Return the path of an image of three times and two channels."""
+    if request.param in ("imagej", "ome"):
+        axes = {"imagej": "TZCYX", "ome": "TCZYX"}[request.param]
+        array = MOVIE.transpose(["TCZYX".index(axis) for axis in axes])
+        sizes = {"finterval": 5.0, "spacing": 2.0, "unit": "um"}
+        if request.param == "ome":
+            sizes = {f"PhysicalSize{axis}": n for axis, n in zip("XYZ", (0.5, 0.5, 2), strict=True)}
+            sizes |= {"TimeIncrement": 5.0, "TimeIncrementUnit": "s"}
+        path = tmp_path / {"imagej": "movie.tif", "ome": "movie.ome.tif"}[request.param]
+        how = {"imagej": True, "resolution": (2, 2)} if request.param == "imagej" else {}
+        metadata = {"axes": axes, **sizes}
+        tifffile.imwrite(path, array, metadata=metadata, photometric="minisblack", **how)
+        return path
+    array = MOVIE.transpose(["tczyx".index(axis) for axis in request.param])
+    omero = {"channels": [{"label": "A"}, {"label": "B"}]}
+    return write_image(
+        tmp_path / "movie.ome.zarr", array, request.param, 2, sizes={"t": 5, "z": 2}, omero=omero
+    )
+
+
+def test_times_stay_an_axis(movie, tmp_path):
+    """Of OME-Zarr and OME-TIFF, with their step and its unit; read back at one time."""
+    vp.convert(movie, tmp_path / "new.ome.zarr")
+    vp.save(tmp_path / "new.ome.tif", vp.Volume(movie))
+
+    voxels, axes, scale = zarr_of(tmp_path / "new.ome.zarr")
+    np.testing.assert_array_equal(voxels, MOVIE)
+    assert (axes, scale) == ("tczyx", STEPS)
+    units = zarr.open_group(tmp_path / "new.ome.zarr").attrs["ome"]["multiscales"][0]["axes"]
+    assert units[0] == {"name": "t", "type": "time", "unit": "second"}
+    one = vp.Volume(tmp_path / "new.ome.zarr", time=2)
+    np.testing.assert_array_equal(one.numpy(), MOVIE[2].transpose(0, 3, 2, 1))
+    with tifffile.TiffFile(tmp_path / "new.ome.tif") as file:
+        pixels = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]["Pixels"]
+        assert file.series[0].axes == "TCZYX"
+        np.testing.assert_array_equal(file.series[0].asarray(), MOVIE)
+    assert (pixels["TimeIncrement"], pixels["TimeIncrementUnit"]) == (5.0, "s")
+
+
+def test_times_of_parts_and_arrays(tmp_path):
+    """Chosen channels, a chain, an array with axes=, and labels on the grid of an image."""
+    omero = {"channels": [{"label": "A"}, {"label": "B"}]}
+    path = write_image(
+        tmp_path / "m.ome.zarr", MOVIE, "tczyx", 3, sizes={"t": 5, "z": 2}, omero=omero
+    )
+    chain = vp.from_ome(path, time="channels").open_volume().to_axes("zyx")
+    (made,) = vp.convert(chain.normalize(0, 2), tmp_path / "chain")
+    vp.convert(vp.Volume(path, channels=["B"]), tmp_path / "b.ome.zarr", levels=2)
+    vp.save(f"{path}/labels/cells", MOVIE[:, 0], axes="tzyx", like=path)
+    vp.save(tmp_path / "array.ome.zarr", MOVIE, axes="tczyx")
+
+    np.testing.assert_array_equal(zarr_of(made.location)[0], MOVIE / 2)
+    assert vp.Volume(made.location, time=0).channel_names == ("A", "B")
+    voxels, axes, scale = zarr_of(tmp_path / "b.ome.zarr")
+    np.testing.assert_array_equal(voxels, MOVIE[:, 1])
+    assert (axes, scale) == ("tzyx", [5.0, 2.0, 0.5, 0.5])
+    voxels, axes, scale = zarr_of(f"{path}/labels/cells")
+    np.testing.assert_array_equal(voxels, MOVIE[:, 0])
+    assert (axes, scale) == ("tzyx", [5.0, 2.0, 0.5, 0.5])
+    np.testing.assert_array_equal(zarr_of(tmp_path / "array.ome.zarr")[0], MOVIE)
+
+
+def test_formats_without_time_refuse_several_times(tmp_path):
+    """The error names the number of times and the way out."""
+    volume = vp.Volume(MOVIE, axes="tczyx")
+
+    with pytest.raises(UnknownFormat, match=r"(?s)3 time points.*time=0"):
+        vp.save(tmp_path / "new.nii.gz", volume)
