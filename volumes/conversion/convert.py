@@ -50,7 +50,7 @@ from .destination import (
     destination_of,
     disk_errors,
 )
-from .ome_group import image_above, levels_at, list_label, refuse_no_image, write_levels
+from .ome_group import image_above, is_zarr2, levels_at, list_label, refuse_no_image, write_levels
 from .volume_file import as_stored, file_header, refuse_times, writer_of
 from .whole_file import write_file
 
@@ -345,6 +345,7 @@ def publish(
     document = group_document(plan, image, {"key": key})
     if above is not None:
         document["attributes"]["ome"]["image-label"] = {"source": {"image": "../../"}}
+        document["zarr_format"] = 2 if is_zarr2(target.name) else 3
     target.publish(document, overwrite=overwrite)
 
 

@@ -199,15 +199,40 @@ def test_labels_do_not_change_their_image(written):
 
 
 def test_labels_need_an_image(tmp_path):
-    """An image that is missing, or of OME-Zarr 0.4, is refused with the cure."""
-    write_image(tmp_path / "old.zarr", STORED, "czyx", 2)
-
-    for name, message in ("none", "is no zarr group"), ("old", "is OME-Zarr 0.4"):
-        with pytest.raises(VolumeError, match=message) as error:
-            vp.save(tmp_path / f"{name}.zarr/labels/nuclei", LABELS)
-        assert error.value.do
+    """An image that is missing is refused with the cure."""
+    with pytest.raises(VolumeError, match="is no zarr group") as error:
+        vp.save(tmp_path / "none.zarr/labels/nuclei", LABELS)
+    assert error.value.do
     with pytest.raises(UnknownFormat, match="suffix of no format that is written"):
         vp.save(tmp_path / "labels/nuclei", LABELS)
+
+
+def test_images_of_ome_zarr_04_get_labels_of_zarr_v2(tmp_path):
+    """Saved, and predicted at several times; zarr-python lists and reads them."""
+    path = write_image(tmp_path / "old.zarr", MOVIE, "tczyx", 2, sizes={"t": 5, "z": 2})
+    place = f"{path}/labels/cells"
+
+    def bright(batch):
+        return torch.cat([batch[:, :1] * 0 + 500.5, batch[:, :1]], 1)
+
+    vp.save(place, MOVIE[:, 0], axes="tzyx", like=path, levels=2)
+    vp.predict(bright, vp.from_ome(path).open_volume(), f"{path}/labels/found", patch=4)
+    with pytest.raises(DestinationExists):
+        vp.save(place, MOVIE[:, 0], axes="tzyx", like=path)
+    vp.save(place, MOVIE[:, 1], axes="tzyx", like=path, levels=2, overwrite=True)
+
+    labels = zarr.open_group(f"{path}/labels", mode="r", zarr_format=2)
+    assert labels.attrs["labels"] == ["cells", "found"]
+    np.testing.assert_array_equal(labels["cells/0"][...], MOVIE[:, 1])
+    np.testing.assert_array_equal(labels["cells/1"][...], MOVIE[:, 1][..., ::2, ::2])
+    np.testing.assert_array_equal(labels["found/0"][...], MOVIE[:, :1] > 500.5)
+    (image,) = labels["cells"].attrs["multiscales"]
+    assert image["version"] == "0.4"
+    assert image["datasets"][0]["coordinateTransformations"][0]["scale"] == [5, 2, 0.5, 0.5]
+    assert labels["cells"].attrs["image-label"]["source"] == {"image": "../../"}
+    for sample in vp.from_ome(path, label="found").open_volume():
+        time = sample["ome"]["time"]
+        np.testing.assert_array_equal(sample["label"].realize()[0].T, MOVIE[time, 0] > 500.5)
 
 
 def test_predict_writes_an_ome_tiff_once(tmp_path):
