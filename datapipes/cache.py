@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 from ..core import Sample
 from ..core.errors import GraphError, SampleError
+from ..core.grid import XYZ
 from ..core.memory import usable_memory
 from ..core.redact import RedactedDict
 from ..core.validate import as_keys, validate_int
-from ..graph import Pipe, describe
+from ..graph import Pipe, describe, walk
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.virtual_volume import KeptCopy, KeptSource, use_tiles
@@ -56,7 +57,8 @@ class Cache(_Flushing):
     Earlier pipes must have fixed parameters: ``spacing``, ``orientation``, ``foreground_crop``,
     ``normalize`` and the like. They cost one interpolation per volume. Later pipes stay lazy, and
     cost one interpolation per patch, which reads only the chunks that it touches. Voxels are those
-    of ``flush()`` in its place, bit for bit.
+    of ``flush()`` in its place, bit for bit. Files have the axes z, y, x, so after ``to_axes()`` a
+    later interpolation from a folder may differ in the last bits.
 
     Parameters
     ----------
@@ -146,10 +148,14 @@ class Cache(_Flushing):
             return patch.flush_plan(because=f"{where}, in memory", **how)
         name = destination_of(self.place, self.storage_options).name
         how = {"because": f"{where}, in {name}", "is_tiled": True}
+        axes = XYZ
+        if any(getattr(pipe, "form_name", "") == "to_axes" for pipe in walk(self)):
+            # Files are in the order of their named axes; others need no header here.
+            axes, patch = patch.plan.axes, patch.in_axes(XYZ)
         virtual: Any = patch.flush_plan(**how).volume
         settings = (self.chunk, self.codec, dict(self.storage_options))
         copy = KeptCopy.of_source(KeptSource(virtual, self.place, *settings), patch.kind)
-        return patch.flush_plan(**how, copy=copy)
+        return patch.flush_plan(**how, copy=copy).in_axes(axes)
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Write the volumes of all cases now; return how many there are.

@@ -309,7 +309,8 @@ def from_array(
     values = as_array(array)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
     if axes is not None:
-        values = plain_layout(values.shape, name, axes).fold(values)
+        layout = plain_layout(values.shape, name, axes)
+        values, more["times"] = layout.fold(values), layout.times
     values = channels_first(values, name)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
     return ArraySource(values, array_header(values, affine, name, **more), name)

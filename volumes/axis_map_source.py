@@ -137,7 +137,8 @@ def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
     sizes = zip(header.shape, tables, strict=True)
     c, i, j, k = (length if table is None else len(table) for length, table in sizes)
     names = mapped_names(header.channel_names, tables[0])
-    return replace(header, shape=(c, i, j, k), channel_names=names)
+    times = header.times.after(tables[0], header.shape[0])
+    return replace(header, shape=(c, i, j, k), channel_names=names, times=times)
 
 
 class AxisMappedBackend(ViewedBackend):

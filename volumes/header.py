@@ -33,6 +33,41 @@ IDENTITY = tuple(float(v) for v in np.eye(4).ravel())
 """Affine of voxels without one: index = millimetre."""
 
 
+class Times(NamedTuple):
+    """Time points that are channels of a volume."""
+
+    number: int = 1
+    stride: int = 1  # channels from one time point to the next
+    step: float = 1.0  # from one time point to the next, in ``unit``
+    start: float = 0.0
+    unit: str = ""  # as OME-Zarr names it, such as ``"second"``; empty where there is none
+
+    def at(self, step: float, start: float, unit: str) -> Times:
+        """Return the times at other places; one time point has none."""
+        return self._replace(step=step, start=start, unit=unit) if self.number > 1 else self
+
+    def after(self, table: NDArray[Any] | None, channels: int) -> Times:
+        """Return the times of those of ``channels`` that a table picks, alike at each time."""
+        if table is None or self.number == 1:
+            return self
+        if self.stride * self.number == channels and len(table) % self.number == 0:
+            rows = table.reshape(self.number, -1)
+            is_alike = (np.diff(rows, axis=0) == self.stride).all()
+            if is_alike and rows[0].min() >= 0 and rows[0].max() < self.stride:
+                return self._replace(stride=rows.shape[1])
+        return ONE_TIME
+
+    def first(self, voxels: Any) -> Any:
+        """Return an array or sequence (channels, ...) as an array (time, channel, ...)."""
+        array = np.asarray(voxels)
+        shape = (-1, self.number, self.stride, *array.shape[1:])
+        by_time = np.moveaxis(array.reshape(shape), 1, 0)
+        return by_time.reshape(self.number, -1, *array.shape[1:])
+
+
+ONE_TIME = Times()
+
+
 @dataclass(frozen=True)
 class Header:
     """Geometry, types and access of one stored volume."""
@@ -52,6 +87,8 @@ class Header:
     names_axes: bool = True  # whether the file, or ``axes=``, names the stored axes x, y and z
     file_unit: str = ""  # unit of lengths in the file, such as ``"um"``; empty where it names none
     channel_names: tuple[str, ...] = ()  # one for each channel; empty where the file has none
+    times: Times = ONE_TIME
+    """Time points among the channels."""
 
     @classmethod
     def of(
@@ -170,6 +207,7 @@ class Header:
             document.get("names_axes", True),
             document.get("file_unit", ""),
             tuple(map(str, document.get("channel_names", ()))),
+            Times(*document.get("times", ())),
         )
 
     def agrees_with(self, other: Header) -> bool:
@@ -180,6 +218,7 @@ class Header:
             is_bare = header.chunks is None and header.access == "range"
             access: Access = "view" if is_bare else header.access
             usual: Any = {"names_axes": True, "file_unit": "", "channel_names": ()}
+            usual["times"] = ONE_TIME
             return replace(header, stamp=(), access=access, **usual)
 
         return without_stamp(self) == without_stamp(other)

@@ -23,7 +23,7 @@ from ..storage.read_ahead import Closable, joint_ticket
 from .array_source import from_array, is_instance
 from .backend import Backend, Channels, content_of, placed_array, read_counted
 from .formats.zarr_nodes import ZarrSource
-from .header import IDENTITY, Access, Header, affine_entries
+from .header import IDENTITY, ONE_TIME, Access, Header, affine_entries
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import Session, Source
 from .source import LocatedSource, Options
@@ -191,6 +191,7 @@ def stacked_header(parts: Sequence[StackMember]) -> Header:
         access=next(access for access in order if access in accesses),
         stamp=tuple(number for header in headers for number in header.stamp),
         channel_names=_names_of_all(headers),
+        times=first.times if len(headers) == 1 else ONE_TIME,
     )
     if len({_stored_as(header) for header in headers}) == 1:
         return replace(common, disk_dtype=first.disk_dtype.newbyteorder("="))

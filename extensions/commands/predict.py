@@ -62,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     suffixes = ", ".join((".zarr", *SUFFIXES, *extensions("writers")))
     about = (
         f"path or URL that ends in one of {suffixes}; {{case}} is the "
-        "name of the case (default: prediction.nii.gz, or {case}-prediction.nii.gz for several)"
+        "name of the case (default: prediction.nii.gz, or {case}-prediction.nii.gz for several). "
+        "Times of a chain of from_ome() need none, and {image} is the path of the image"
     )
     parser.add_argument("-o", "--destination", metavar="FILE", help=about)
     about = "voxels of a window: one number or three (default: 128, or the size of a .pt2)"
@@ -122,9 +123,14 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(msg, do="Leave --key out, or give a folder or patterns.")
         usual = "prediction.nii.gz" if is_one else "{case}-prediction.nii.gz"
         place = arguments.destination or usual
-        if not (is_one or "{case}" in place):
+        # Times of one image have one destination, which predict() checks.
+        is_joint = _is_joint(source)
+        if not (is_one or is_joint or "{case}" in place):
             msg = f"{place} would be written for each case"
             raise UsageError(msg, do="Write {case} into it: 'results/{case}.nii.gz'.")
+        if "{image}" in place and not is_joint:
+            msg = f"{place} has {{image}}, and only a chain of vp.from_ome() has images"
+            raise UsageError(msg, do="Write {case} for the name of the case.")
         if not is_one and not is_name_of_object(arguments.target):
             source = opening(source, arguments)
         # A program of torch.export may take windows of one size only.
@@ -159,11 +165,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _is_joint(source: Any) -> bool:
+    """Whether a chain or loader joins results of several cases, such as times of one image."""
+    from ...graph import is_pipe, walk
+
+    graph = getattr(source, "datapipe", source)
+    return is_pipe(graph) and any(hasattr(type(pipe), "join_results") for pipe in walk(graph))
+
+
 def _refuse_unwritable(place: str) -> None:
     """Raise ``UsageError`` for a destination of no format, or with another field than the case."""
     from ...volumes.conversion.volume_file import refuse_unwritable
 
-    fields = set(re.findall(r"\{([^{}]*)\}", place)) - {"case"}
+    fields = set(re.findall(r"\{([^{}]*)\}", place)) - {"case", "image"}
     if fields:
         msg = f"{place} has {{{min(fields)}}}, and only {{case}} has a value"
         raise UsageError(msg, do="Write {case} for the name of the case.")

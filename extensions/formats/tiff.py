@@ -62,6 +62,7 @@ from ...volumes.formats.stored_file import (
 )
 from ...volumes.header import IDENTITY, affine_entries, stored_affine
 from ...volumes.session import opening_session
+from .tiff_metadata import labels_of_channels, time_step
 
 # tifffile's letters for a sequence of pages that nothing is said about: a stack.
 _STACKS = ("i", "q")
@@ -84,7 +85,8 @@ class TiffImage(ChunkMap):
     places: NDArray[np.int64]
     decode_segment: Callable[[memoryview, int], NDArray[Any]]  # of a segment, and its number
     whole: int | None  # offset of all voxels if they are contiguous, bare and in C order
-    labels: tuple[str, ...] = ()  # names of channels in OME-XML
+    labels: tuple[str, ...] = ()  # names of channels in OME-XML.
+    time_step: tuple[float, str] = (1.0, "")  # Between time points, and its unit
 
     @cached_property
     def _grid(self) -> tuple[int, ...]:
@@ -280,8 +282,8 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     sizes = _spatial_shape(pyramid), _spatial_shape(image)
     affine = stored_affine(_affine, file, series, *sizes, name)
     form = shape, chunks, axes, dtype, frame.nodata, affine
-    labels = _labels_of_channels(file, series)
-    return TiffImage(*form, files, places, decode_segment, whole, labels)
+    facts = labels_of_channels(file, series), time_step(file, series)
+    return TiffImage(*form, files, places, decode_segment, whole, *facts)
 
 
 def _segment_shape(frame: Any) -> tuple[int, ...]:
@@ -396,19 +398,6 @@ def _spacing(
     except (ElementTree.ParseError, ValueError, TypeError, ZeroDivisionError) as error:
         raise BadHeader(f"the spacing in {name} makes no sense: {error}.", do=_AFFINE) from error
     return None
-
-
-def _labels_of_channels(file: Any, series: int) -> tuple[str, ...]:
-    """Return the names of channels in the OME-XML of a series; empty without it."""
-    if not file.is_ome or not file.ome_metadata:
-        return ()
-    root = ElementTree.fromstring(file.ome_metadata)
-    pixels = [node for node in root.iter() if node.tag.endswith("Pixels")]
-    pixels = [node for node in pixels if any(one.tag.endswith("TiffData") for one in node)]
-    if series >= len(pixels):
-        return ()
-    channels = [one for one in pixels[series] if one.tag.endswith("}Channel")]
-    return tuple(one.get("Name", "") for one in channels)
 
 
 def _unread_sizes(file: Any, series: int) -> list[str]:
@@ -561,6 +550,8 @@ def open_tiff(
             msg = f"{name} names its axes {', '.join(names)}, without x or y"
             raise BadHeader(msg, do=f'Name all {len(names)} by axes="zyx", for instance.')
         layout = named_layout(image.shape, names, name, image.labels)
+        step, unit = image.time_step
+        layout = replace(layout, times=layout.times.at(step, 0.0, unit))
         header = chunked_header(layout, image.chunks, image.dtype, name, image.affine)
     if is_local and image.whole is not None:
         fields = RawHeader(layout, image.dtype, image.whole, image.affine)

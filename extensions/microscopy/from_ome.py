@@ -26,6 +26,7 @@ from ...volumes import Volume
 from ...volumes.catalog.find import list_below
 from ...volumes.formats.chunked_backend import SPATIAL
 from ...volumes.formats.stored_file import LocalStoredFile, RemoteStoredFile, import_package
+from ...volumes.header import ONE_TIME, Times
 from ...volumes.registry import BackendRequest
 from ...volumes.source import LocatedSource
 from .bioio_reader import SUFFIXES as SCENES
@@ -240,15 +241,14 @@ class FromOme(CaseFinder):
         for case in cases:  # Incomplete times are no cases.
             image, time = case["ome"]["image"], case["ome"]["time"] or 0
             count[image] = max(count.get(image, 0), time + 1)
-        by_image: dict[str, Mapping[str, int]] = {}
+        by_image: dict[str, tuple[Mapping[str, int], Times]] = {}
         for case in cases:
             image = case["ome"]["image"]
             if image not in by_image:
-                by_image[image] = {**_sizes_of(case[IMAGE]), "t": count[image]}
-        rows = [
-            (case[CASE], case["ome"]["image"], case["ome"]["time"], by_image[case["ome"]["image"]])
-            for case in cases
-        ]
+                step = case[IMAGE].header.times if count[image] > 1 else ONE_TIME
+                by_image[image] = {**_sizes_of(case[IMAGE]), "t": count[image]}, step
+        facts = [(case[CASE], case["ome"]) for case in cases]
+        rows = [(name, ome["image"], ome["time"], *by_image[ome["image"]]) for name, ome in facts]
         how: dict[str, Any] = {"is_first": is_first, "overwrite": overwrite}
         times = JointTimes(text, rows, stack, options, keeps_parts=bool(run), **how)
         return times.place_of, times.join

@@ -36,7 +36,8 @@ class TimePoint(ViewedBackend):
         shape = len(channels), *inner.header.shape[1:]
         every = inner.header.channel_names
         names = tuple(every[channel] for channel in channels) if every else ()
-        header = replace(inner.header, shape=shape, channel_names=names)
+        times = inner.header.times._replace(number=1, stride=1)
+        header = replace(inner.header, shape=shape, channel_names=names, times=times)
         super().__init__(inner, header, "time", time)
         self._runs = _runs(channels)
         self.levels = inner.levels

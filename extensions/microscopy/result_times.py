@@ -10,12 +10,11 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from ...core import Region
 from ...core.errors import LeadsOutside, SampleError
 from ...stitching.stitched_volume import refuse_shared
 from ...storage.content import content_key
@@ -26,44 +25,10 @@ from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
 from ...volumes.conversion.destination import check_destination, destination_of, hold
 from ...volumes.conversion.ome_group import levels_at, list_label, refuse_no_image
 from ...volumes.conversion.volume_file import refuse_unwritable
+from ...volumes.header import Times
 
 IMAGE = "{image}"
 """Part of a destination that stands for the path of an image below the root."""
-
-
-@dataclass(frozen=True)
-class TimePlan(ConvertPlan):
-    """Chunks and shards of a group (t, c, z, y, x), each of one time point."""
-
-    times: int = 1
-    has_channels: bool = False
-    """Whether there is an axis of channels."""
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """Names of the stored axes: t, (c), z, y, x."""
-        return ("t", *("c" for _ in range(self.has_channels)), "z", "y", "x")
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """Shape of the zarr array."""
-        channels, i, j, k = self.header.shape
-        return (self.times, *(channels,) * self.has_channels, k, j, i)
-
-    @property
-    def stored_chunks(self) -> tuple[int, ...]:
-        """Inner chunk per stored axis."""
-        return (1, *(self.channels,) * self.has_channels, *self.chunk[::-1])
-
-    @property
-    def stored_shards(self) -> tuple[int, ...]:
-        """Shard per stored axis."""
-        whole = -(-self.header.shape[0] // self.channels) * self.channels
-        return (1, *(whole,) * self.has_channels, *self.shard[::-1])
-
-    def index(self, region: Region) -> tuple[slice, ...]:
-        """Return a region as an index of the stored array of one time point."""
-        return (*(slice(None) for _ in range(self.has_channels)), *region.slices[::-1])
 
 
 @dataclass(frozen=True)
@@ -73,6 +38,8 @@ class Place:
     path: str
     sizes: Mapping[str, int]
     """Lengths of the axes of the image, by letter."""
+    step: Times
+    """Step between the time points of the image, with its unit."""
     parts: str
     """Folder of the groups of single times."""
     times: dict[str, int] = field(default_factory=dict)
@@ -99,11 +66,11 @@ class Place:
         target.finished_shards(key)
         array = create_arrays(plan, target)
         for case, volume in mine.items():
-            time = slice(self.times[case], self.times[case] + 1)
             for _, region in plan.regions():
                 voxels = volume.read(region).array.transpose(0, 3, 2, 1)
-                voxels = voxels if plan.has_channels else voxels[0]
-                array[(time, *plan.index(region))] = np.ascontiguousarray(voxels, plan.dtype)[None]
+                voxels = voxels if "c" in plan.axes else voxels[0]
+                place = (self.times[case], *plan.index(region)[1:])
+                array[place] = np.ascontiguousarray(voxels, plan.dtype)
         how = {"overwrite": overwrite, "is_label": first.kind == "label"}
         publish(array, plan, target, key, **how)
         list_label(self.path, options)
@@ -112,25 +79,29 @@ class Place:
         own |= {"storage_options": options} if is_url(self.path) else {}
         return {case: Volume(self.path, time=self.times[case], **own) for case in mine}
 
-    def _plan(self, volume: Volume) -> TimePlan:
-        header = volume.header
-        usual = vars(plan_conversion(header, codec="zstd"))
-        usual |= {"levels": levels_at(self.path, header, None)}
-        has_channels = header.shape[0] > 1 or "c" in self.sizes
-        return TimePlan(**usual, times=self.sizes["t"], has_channels=has_channels)
+    def _plan(self, volume: Volume) -> ConvertPlan:
+        header, count = volume.header, self.sizes["t"]
+        plan = plan_conversion(header, codec="zstd")  # shards of one time point
+        channels = header.shape[0]
+        times = self.step._replace(number=count, stride=channels)
+        whole = replace(header, shape=(count * channels, *header.shape[1:]), times=times)
+        whole = replace(whole, channel_names=header.channel_names * count)
+        levels = levels_at(self.path, header, None)
+        return replace(plan, header=whole, levels=levels, keeps_channels="c" in self.sizes)
 
 
 class JointTimes:
     """The destinations of the cases of ``from_ome()``, and their results.
 
     ``{image}`` in the destination is the path of the image below the root. Each of ``cases`` has
-    a name, an image, a time and lengths of axes. The ``stack`` holds the locks of destinations.
+    a name, an image, a time, lengths of axes and a step in time. The ``stack`` holds the locks of
+    destinations.
     """
 
     def __init__(
         self,
         destination: str,
-        cases: list[tuple[str, str, int | None, Mapping[str, int]]],
+        cases: list[tuple[str, str, int | None, Mapping[str, int], Times]],
         stack: ExitStack,
         options: Mapping[str, Any],
         *,
@@ -152,11 +123,11 @@ class JointTimes:
         for path, mine in by_path.items():
             if len(mine) == 1:
                 continue
-            _, image, _, sizes = mine[0]
+            _, image, _, sizes, step = mine[0]
             if any(other[1] != image for other in mine) or refuse_unwritable(path):
                 refuse_shared(path)
-            self._joint[path] = Place(path, sizes, _parts(path, stack))
-            self._joint[path].times.update((name, time) for name, _, time, _ in mine)
+            self._joint[path] = Place(path, sizes, step, _parts(path, stack))
+            self._joint[path].times.update((name, time) for name, _, time, *_ in mine)
             if is_first:
                 refuse_no_image(path, options)
                 target = destination_of(path, options)

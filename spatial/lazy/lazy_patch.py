@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ...core import Grid, Region, Sample, Stream, ViewableVoxels
 from ...core.convert_dtype import convert_dtype
 from ...core.errors import PatchSizeError
+from ...core.grid import XYZ
 from ...core.lru_cache import cached_property
 from ...core.memory import beyond_memory, usable_memory
 from ...core.stream import common_identity
@@ -27,7 +28,9 @@ from ...intensity.value_op import Halo
 from ...intensity.value_step import apply_steps, fold_epilogues, total_halo, types_of
 from ...storage.read_ahead import joint_ticket
 from ...volumes import Volume
+from ..ops.axis_op import ToAxes
 from ..ops.crop import widen
+from ..ops.op import Step
 from ..plans.matrices import compose_plans
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy
@@ -143,6 +146,17 @@ class LazyPatch(NoArithmetic, ViewableVoxels):
         volume = VirtualVolume(before, soft, because, **how)
         pending = replace(self.pending, references={volume.name: volume})
         return replace(self, volume=volume, pending=pending)
+
+    def in_axes(self, axes: str) -> LazyPatch:
+        """Return the patch with its axes in the order of these names; unnamed axes stay."""
+        own = self.plan.axes
+        if own == axes or not {*own} <= {*XYZ}:
+            return self
+        # Values are made in the order of the chain, so that they keep their bits.
+        is_plain = self.pending.keeps_dtype and not (self.values or self.members)
+        patch = self if is_plain else self.flush_plan(is_tiled=True)
+        step = Step(ToAxes(axes), f"axes {axes} after {len(patch.pending.steps)}")
+        return patch.with_pending(patch.pending.then(step))
 
     @property
     def plan(self) -> SpatialPlan:

@@ -254,3 +254,21 @@ def _on_values(step: ValueStep, params: Params, facts: Any) -> Callable[[Floats]
         return result
 
     return values_after
+
+
+def channel_names(patch: Any) -> tuple[str, ...]:
+    """Return the names of the channels of a patch; empty without names, or after their mix."""
+    if patch.members:
+        each = [(channel_names(one), one.shape[0]) for one in patch.members]
+        has_names = any(names for names, _ in each)
+        names = tuple(name for own, count in each for name in own or ("",) * count)
+        names = names if has_names else ()
+    else:
+        names = getattr(patch.volume.header, "channel_names", ())
+    for step in patch.values:
+        picks = step.op.kept_channels()
+        if picks is not None:
+            names = tuple(names[n] for n in picks) if names else ()
+        elif step.channels(len(names)) != len(names):
+            return ()
+    return names

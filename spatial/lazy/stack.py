@@ -29,7 +29,7 @@ from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
 from ..resampling.native_resampler import SourceVoxels
 from .lazy_patch import LazyPatch
-from .patch_facts import PatchFacts
+from .patch_facts import PatchFacts, channel_names
 from .read_plan import ReadPlan
 from .transform_chain import TransformChain
 from .virtual_volume import RealizedVolume, VirtualVolume
@@ -59,26 +59,6 @@ def select_by_number(patch: LazyPatch, op: SelectChannels) -> SelectChannels:
     names, count = channel_names(patch), patch.shape[0]
     numbers = find_channels(entries_of(op.indices), names, count, patch.volume.name)
     return SelectChannels(numbers)
-
-
-def channel_names(patch: LazyPatch) -> tuple[str, ...]:
-    """Return the names of the channels of a patch; empty without names, or after their mix."""
-    if patch.members:
-        each = [(channel_names(one), one.shape[0]) for one in patch.members]
-        has_names = any(names for names, _ in each)
-        names = tuple(name for own, count in each for name in own or ("",) * count)
-        names = names if has_names else ()
-    elif isinstance(patch.volume, VirtualVolume):
-        names = channel_names(patch.volume.patch)
-    else:
-        names = getattr(patch.volume.header, "channel_names", ())
-    for step in patch.values:
-        picks = step.op.kept_channels()
-        if picks is not None:
-            names = tuple(names[n] for n in picks) if names else ()
-        elif step.channels(len(names)) != len(names):
-            return ()
-    return names
 
 
 def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:

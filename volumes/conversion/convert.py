@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypedDict, Unpack, overload
 import numpy as np
 
 from ...core import Region, errors
+from ...core.grid import XYZ
 from ...core.progress import shows_progress
 from ...core.sample import case_of
 from ...storage import disk_cache
@@ -49,8 +50,8 @@ from .destination import (
     destination_of,
     disk_errors,
 )
-from .ome_group import image_above, levels_at, list_label, refuse_no_image, write_levels
-from .volume_file import as_stored, file_header, writer_of
+from .ome_group import image_above, is_zarr2, levels_at, list_label, refuse_no_image, write_levels
+from .volume_file import as_stored, file_header, refuse_times, writer_of
 from .whole_file import write_file
 
 
@@ -97,6 +98,9 @@ class ConversionResult:
 
 class FlushablePatch(Protocol):
     """A lazy patch."""
+
+    def in_axes(self, axes: str) -> Any:
+        """Return the patch with its named axes in another order."""
 
     def flush_plan(self, *, is_tiled: bool = ...) -> Any:
         """Return a patch of a volume that computes this one, tile by tile."""
@@ -218,7 +222,7 @@ def convert(
     """
     place = os.fspath(destination)
     if hasattr(volume, "flush_plan"):
-        volume = volume.flush_plan(is_tiled=True).volume
+        volume = volume.in_axes(XYZ).flush_plan(is_tiled=True).volume
     elif isinstance(volume, Iterable) and not (
         isinstance(volume, (str, list, tuple, Volume))
         or any(hasattr(volume, name) for name in ("__array__", "dataobj", "GetSpacing"))
@@ -237,6 +241,7 @@ def convert(
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
     refuse_itself(volume, place)
     if writer_of(place) is not None:
+        refuse_times(header, place, volume.name)
         own: Any = {"overwrite": overwrite, "levels": levels, "options": storage_options or {}}
         write_file(place, volume, file_header(header), None, **own)
         whole = header.shape[1:]
@@ -303,9 +308,7 @@ def write_planned(
             voxels = volume.read(region).array
             if plan.dtype.kind == "b":
                 voxels = voxels.view(np.bool_)  # a read returns them as 0 and 1
-            voxels = voxels.transpose(0, 3, 2, 1)
-            voxels = voxels if len(plan.axes) == 4 else voxels[0]
-            array[plan.index(region)] = np.ascontiguousarray(voxels, dtype=plan.dtype)
+            array[plan.index(region)] = plan.in_order(voxels)
             target.note(index)
             new_shards += 1
         ready += region.size * plan.header.shape[0]
@@ -342,6 +345,7 @@ def publish(
     document = group_document(plan, image, {"key": key})
     if above is not None:
         document["attributes"]["ome"]["image-label"] = {"source": {"image": "../../"}}
+        document["zarr_format"] = 2 if is_zarr2(target.name) else 3
     target.publish(document, overwrite=overwrite)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import VolumeError
@@ -49,6 +50,7 @@ class ConvertPlan:
     channels: int  # channels per inner chunk; a shard holds all channels
     codec: str  # one of :data:`CODECS`.
     levels: tuple[Triple, ...] = ()  # Factors of the coarser levels along I, J, K.
+    keeps_channels: bool = False  # Whether one channel has an axis, too.
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -58,24 +60,31 @@ class ConvertPlan:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Names of the stored axes: (c), z, y, x."""
-        return ("c", "z", "y", "x") if self.header.shape[0] > 1 else ("z", "y", "x")
+        """Names of the stored axes: (t), (c), z, y, x."""
+        has_channels = self.keeps_channels or self.per_time > 1
+        lead = "t" * (self.header.times.number > 1) + "c" * has_channels
+        return (*lead, "z", "y", "x")
+
+    @property
+    def per_time(self) -> int:
+        """Channels of one time point."""
+        return self.header.shape[0] // self.header.times.number
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
         """Shape of the zarr array."""
-        return self._stored_shape(self.header.shape[0], self.header.shape[1:])
+        return self._stored_shape(self.header.times.number, self.per_time, self.header.shape[1:])
 
     @property
     def stored_chunks(self) -> tuple[int, ...]:
         """Inner chunk per stored axis."""
-        return self._stored_shape(self.channels, self.chunk)
+        return self._stored_shape(1, self.channels, self.chunk)
 
     @property
     def stored_shards(self) -> tuple[int, ...]:
         """Shard per stored axis."""
-        whole = -(-self.header.shape[0] // self.channels) * self.channels
-        return self._stored_shape(whole, self.shard)
+        whole = -(-self.per_time // self.channels) * self.channels
+        return self._stored_shape(1, whole, self.shard)
 
     @property
     def result(self) -> Header:
@@ -103,17 +112,23 @@ class ConvertPlan:
 
     def index(self, region: Region) -> tuple[slice, ...]:
         """Return a region as an index of the stored array."""
-        slices = region.slices[::-1]
-        return (slice(None), *slices) if len(self.axes) == 4 else tuple(slices)
+        return (*(slice(None) for _ in self.axes[:-3]), *region.slices[::-1])
+
+    def in_order(self, voxels: NDArray[Any]) -> NDArray[Any]:
+        """Return voxels (C, I, J, K) in the order of the stored axes."""
+        array = self.header.times.first(voxels.transpose(0, 3, 2, 1))
+        lengths = {"t": array.shape[0], "c": array.shape[1]}
+        shape = (*(lengths[axis] for axis in self.axes[:-3]), *array.shape[2:])
+        return np.ascontiguousarray(array.reshape(shape), dtype=self.dtype)
 
     def fingerprint(self) -> tuple[object, ...]:
         """Return the facts in which two written volumes of one source may differ."""
         levels = (self.levels,) if self.levels else ()
         return (self.chunk, self.shard, self.channels, self.codec, "crc32c", *levels)
 
-    def _stored_shape(self, channels: int, spatial: Triple) -> tuple[int, ...]:
-        shape = spatial[::-1]
-        return (channels, *shape) if len(self.axes) == 4 else shape
+    def _stored_shape(self, times: int, channels: int, spatial: Triple) -> tuple[int, ...]:
+        lead = {"t": times, "c": channels}
+        return (*(lead[axis] for axis in self.axes[:-3]), *spatial[::-1])
 
 
 def plan_conversion(
@@ -135,7 +150,7 @@ def plan_conversion(
     if codec not in CODECS:
         what = f"codec is one of {', '.join(map(repr, CODECS))}, got {codec!r}."
         raise VolumeError(what, do="lz4hc decodes fastest, zstd stores least.")
-    channels = min(header.shape[0], MOST_CHANNELS)
+    channels = min(header.shape[0] // header.times.number, MOST_CHANNELS)
     voxel = (header.value_type or header.disk_dtype).itemsize
     side = chunk_side(patch, voxel * channels) if chunk is None else _size("chunk", chunk)
     i, j, k = (min(side, n) for n in header.shape[1:])
@@ -240,12 +255,15 @@ def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict
     spatial = {"type": "space", "unit": names.get(unit, "millimeter")}
     spatial = {"type": "space"} if unit == PIXEL else spatial
     kinds = {"c": {"type": "channel"}, "z": spatial, "y": spatial, "x": spatial}
-    kinds |= {"t": {"type": "time"}}
+    times = plan.header.times
+    kinds |= {"t": {"type": "time", **({"unit": times.unit} if times.unit else {})}}
     matrix = affine_matrix(plan.header.affine)
     diagonal, origin = np.diag(matrix)[:3], matrix[:3, 3]
     # OME-Zarr has no rotation, so a translation of a rotated image would be wrong.
     is_world = (diagonal > 0).all() and not (matrix[:3, :3] - np.diag(diagonal)).any()
-    spacing, lead = np.array(spacing_of(plan.header)) / size, len(plan.axes) - 3
+    spacing = np.array(spacing_of(plan.header)) / size
+    lead = {"t": (times.step, times.start), "c": (1.0, 0.0)}
+    lead_steps, starts = ([lead[axis][n] for axis in plan.axes[:-3]] for n in (0, 1))
     image: dict[str, Any] = {
         "name": name,
         "axes": [{"name": axis, **kinds[axis]} for axis in plan.axes],
@@ -255,12 +273,13 @@ def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict
         scale = spacing * factors
         # Voxels of all levels cover the same box.
         start = (scale - spacing) / 2 + (origin / size if is_world else 0.0)
-        steps = [{"type": "scale", "scale": [1.0] * lead + scale[::-1].tolist()}]
-        if start.any():
-            translation = [0.0] * lead + start[::-1].tolist()
+        steps = [{"type": "scale", "scale": [*lead_steps, *scale[::-1].tolist()]}]
+        if start.any() or any(starts):
+            translation = [*starts, *start[::-1].tolist()]
             steps.append({"type": "translation", "translation": translation})
         image["datasets"].append({"path": str(number), "coordinateTransformations": steps})
     ome: dict[str, Any] = {"version": "0.5", "multiscales": [image]}
-    if channels := getattr(plan.header, "channel_names", ()):
+    if labels := plan.header.channel_names:
+        channels = times.first(labels)[0].tolist()
         ome["omero"] = {"channels": [{"label": label} for label in channels]}
     return {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome, "voxpipe": record}}

@@ -46,6 +46,7 @@ from ...storage.remote_answers import is_conflict
 from ...storage.volume_cache import LOCK_TIMEOUT
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Triple
+from .ome_group import rewrite_as_zarr2
 
 GROUP = "zarr.json"
 _JOURNAL = "journal.jsonl"
@@ -177,7 +178,10 @@ class LocalDestination:
 
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
         """Rename the partial group; with ``overwrite`` move an old one away just before."""
-        (self._group / GROUP).write_text(json.dumps(document, indent=2), "utf-8")
+        if document["zarr_format"] == 2:
+            rewrite_as_zarr2(self._group, document["attributes"]["ome"])
+        else:
+            (self._group / GROUP).write_text(json.dumps(document, indent=2), "utf-8")
         seal(self._group, self._sums)
         old = self.folder / "old"
         with suppress(FileNotFoundError):

@@ -8,6 +8,7 @@ import math
 import os
 import posixpath
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -152,10 +153,52 @@ def refuse_no_image(place: str, options: Mapping[str, Any]) -> None:
         return
     what = f"{public_name(above[0])}, in which the labels {above[1]!r} are to be written, "
     if store.get(".zgroup") is not None:
-        do = "Convert the image first: vp.convert(image, 'new.ome.zarr')."
-        raise VolumeError(f"{what}is OME-Zarr 0.4, and 0.5 is written.", do=do)
+        if not is_url(place):
+            return
+        do = "Write to a local disk, or convert the image: vp.convert(image, 'new.ome.zarr')."
+        raise VolumeError(f"{what}is OME-Zarr 0.4, and 0.5 is written to a URL.", do=do)
     do = "Write the image first, or give the labels a place of their own."
     raise VolumeError(f"{what}is no zarr group.", do=do)
+
+
+def is_zarr2(place: str) -> bool:
+    """Whether a label group at a place belongs to a local image of zarr v2, as in OME-Zarr 0.4."""
+    above = image_above(place)
+    if above is None or is_url(place):
+        return False
+    return Path(above[0], ".zgroup").exists() and not Path(above[0], "zarr.json").exists()
+
+
+def rewrite_as_zarr2(group: Path, ome: Mapping[str, Any]) -> None:
+    """Replace a local group of zarr v3 by one of zarr v2, with the metadata of OME-Zarr 0.4.
+
+    Chunks are copied shard by shard; zarr v2 has no shards.
+    """
+    import zarr
+
+    new = group.with_name("zarr2")
+    shutil.rmtree(new, ignore_errors=True)  # of a killed writer
+    target = zarr.open_group(new, mode="w", zarr_format=2)
+    (image,) = ome["multiscales"]
+    for dataset in image["datasets"]:
+        source: Any = zarr.open_array(group / dataset["path"], mode="r")
+        layout: Any = {"chunks": source.chunks, "dtype": source.dtype, "fill_value": 0}
+        layout |= {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
+        copy: Any = target.create_array(dataset["path"], shape=source.shape, **layout)
+        for block in _shards(source):
+            copy[(..., *block)] = source[(..., *block)]
+    label = {"version": "0.4", **ome.get("image-label", {})}
+    target.attrs.update({"multiscales": [{**image, "version": "0.4"}], "image-label": label})
+    shutil.rmtree(group)
+    os.rename(new, group)
+
+
+def _list_in_zarr2(folder: Path, name: str) -> None:
+    import zarr
+
+    group = zarr.open_group(folder, mode="a", zarr_format=2)
+    own: Any = group.attrs.get("labels", ())
+    group.attrs["labels"] = list(dict.fromkeys([*own, name]))
 
 
 def list_label(place: str, options: Mapping[str, Any]) -> None:
@@ -164,6 +207,9 @@ def list_label(place: str, options: Mapping[str, Any]) -> None:
     if above is None:
         return
     folder, name = f"{above[0]}/labels", above[1]
+    if is_zarr2(place):
+        _list_in_zarr2(Path(folder), name)
+        return
     store: Any = open_remote(folder, options) if is_url(place) else LocalRanges(folder)
     document: dict[str, Any] = {}
     with suppress(ValueError, TypeError):

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from ...core.errors import BadHeader, SampleError, VolumeError
+from ...core.grid import XYZ
 from ...core.validate import as_dtype
 from ...storage.content import content_key
 from ...storage.location import is_url
 from ..backend import Backend, as_array
-from ..header import Header
+from ..header import ONE_TIME, Header, Times
 from ..stack_source import OwnSource
 from ..volume import Volume
 from .convert import RetypedBackend, convert
 from .ome_group import image_above
-from .volume_file import file_dtype, file_header, refuse_unwritable, writer_of
+from .volume_file import file_dtype, file_header, refuse_times, refuse_unwritable, writer_of
 from .whole_file import write_file
 
 LIKE = "like"  # dtype= of the stored type of ``like``
@@ -32,6 +35,7 @@ def save(
     *,
     like: Volume | str | os.PathLike[str] | None = None,
     affine: ArrayLike | None = None,
+    axes: str | None = None,
     dtype: DTypeLike | None = None,
     levels: int | None = None,
     overwrite: bool = False,
@@ -46,10 +50,16 @@ def save(
         ``.zarr``. Pyramids are ``.ome.zarr`` and ``.ome.tif``. Label groups of a written image
         are ``img.zarr/labels/NAME``.
     array
-        Array or tensor, (I, J, K) or (C, I, J, K). A ``Volume`` is written box by box.
+        Array or tensor, (I, J, K) or (C, I, J, K). I, J, K are x, y, z; ``axes`` names another
+        order. A ``Volume`` or a lazy patch is written box by box, with its own axes.
+    axes
+        Letters of the axes of an array. Arrays of tifffile, zarr and scikit-image are ``"zyx"``,
+        or ``"czyx"``. OME-Zarr and OME-TIFF need it if x and z have one length, or x and y of a
+        plane. Both orders fit then.
     like
-        The volume (or its path) with the grid of these voxels. It gives the affine, and from NIfTI
-        to NIfTI the header with the codes and units of qform and sform.
+        The volume (or its path, or a lazy patch) with the grid of these voxels. It gives the
+        affine, and from NIfTI to NIfTI the header with the codes and units of qform and sform. A
+        patch also gives the order of the axes, as after ``to_axes("zyx")``.
     affine
         4x4, voxel index to world millimetres, RAS+, in place of that of ``like``.
     dtype
@@ -69,7 +79,7 @@ def save(
     Raises
     ------
     BadHeader
-        ``like`` has another shape.
+        ``like`` has another shape, or the array has two orders that fit.
     DestinationBusy
         This process is writing that file, or another one is for a long time.
     DestinationExists
@@ -96,25 +106,33 @@ def save(
         raise TypeError(f"{msg}: write vp.save(destination, array, like=scan)")
     place = os.fspath(destination)
     suffix = refuse_unwritable(place)
-    model = like if like is None or isinstance(like, Volume) else Volume(like)
-    volume = _volume_at(array, affine if model is None or affine is not None else model.affine)
+    model: Any = like if like is None or isinstance(like, Volume) else _volume_of(like)
+    own = affine if model is None or affine is not None else model.grid.affine
+    volume = _volume_at(array, own, axes or _axes_like(like, array))
     if model is not None and model.shape[1:] != volume.shape[1:]:
         text = f"the array has {volume.shape[1:]} voxels and the grid of {model.name}, given as "
         text += f"like=, has {model.shape[1:]}."
-        raise BadHeader(text, do="Bring it to that grid first, or give affine= instead.")
+        do = "Bring it to that grid first, or give affine= instead."
+        if not volume.header.names_axes and volume.shape[:0:-1] == model.shape[1:]:
+            letters = "czyx"[4 - np.ndim(array) :]
+            do = f"Its axes seem to be z, y, x: give axes={letters!r}."
+        raise BadHeader(text, do=do)
+    if model is not None and not (volume is array or volume.header.names_axes):
+        _refuse_ambiguous(np.ndim(array), model, place)
     if not suffix:
-        if image_above(place) is not None and not isinstance(array, Volume):
+        if image_above(place) is not None and volume is not array and isinstance(volume, Volume):
             volume = volume.of_kind("label")
-        if dtype is not None:
-            source = _TypedSource(volume, _header_for(volume, dtype, model))
-            volume = Volume.of_source(source, volume.kind)
         how: Any = {"overwrite": overwrite, "storage_options": storage_options}
-        convert(volume, place, levels=levels, **how)
+        convert(_of_type(volume, array, dtype, model), place, levels=levels, **how)
         options = storage_options if is_url(place) else None
         return Volume(place, kind=volume.kind, storage_options=options)
     header = _header_for(volume, dtype, model)
+    refuse_times(volume.header, place, volume.name)
     if writer_of(place) is not None:
-        header = file_header(replace(header, file_unit=(model or volume).header.file_unit))
+        names = volume.header.channel_names
+        unit = (model or volume).header.file_unit
+        more: Any = {"channel_names": names, "times": _times_like(volume, model)}
+        header = file_header(replace(header, file_unit=unit, **more))
     elif levels is not None:
         msg = f"levels= is given for {suffix}, which has one resolution"
         raise SampleError(msg, do="Write .ome.zarr or .ome.tif, or leave levels= out.")
@@ -123,22 +141,79 @@ def save(
     return Volume(place, kind=volume.kind, storage_options=options if is_url(place) else None)
 
 
-def _volume_at(array: Any, affine: ArrayLike | None) -> Volume:
+def _volume_of(thing: Any) -> Any:
+    """Return the voxels that a lazy patch makes, with the axes x, y, z; another thing's volume."""
+    if hasattr(thing, "flush_plan"):
+        return thing.in_axes(XYZ).flush_plan(is_tiled=True).volume
+    return Volume(thing)
+
+
+def _axes_like(like: Any, array: Any) -> str | None:
+    """Return the axes of an array, where it is like a lazy patch whose axes have another order."""
+    own = like.plan.axes if hasattr(like, "flush_plan") else XYZ
+    if isinstance(array, Volume) or hasattr(array, "flush_plan") or not {*own} <= {*XYZ}:
+        return None
+    return None if own == XYZ else "c" * (np.ndim(array) - len(own)) + own
+
+
+def _refuse_ambiguous(ndim: int, like: Any, place: str) -> None:
+    """Raise ``BadHeader`` if an array without named axes fits a grid in two orders."""
+    is_ome = ".ome." in posixpath.basename(place.rstrip("/")).lower() or image_above(place)
+    letters = XYZ[: min(ndim, 3)]
+    sizes = like.shape[1 : 1 + len(letters)]
+    if not is_ome or sizes[0] != sizes[-1] or sizes[0] == 1:
+        return
+    lead = "c" * (ndim - len(letters))
+    msg = f"the array does not name its axes, and the grid of {like.name}, given as like=, has as "
+    msg += f"many voxels along {letters[0]} as along {letters[-1]}, so two orders fit."
+    do = f"Give axes={lead + letters[::-1]!r} for an array of tifffile or zarr, or "
+    raise BadHeader(msg, do=f"{do}axes={lead + letters!r} for one of vp.Volume.")
+
+
+def _volume_at(array: Any, affine: ArrayLike | None, axes: str | None) -> Any:
     """Return an array or a volume as a volume with this affine."""
+    if axes is not None and (isinstance(array, Volume) or hasattr(array, "flush_plan")):
+        msg = f"axes={axes!r} is given for a {type(array).__name__}, which has axes of its own"
+        raise SampleError(msg, do="Leave axes= out.")
+    if hasattr(array, "flush_plan"):
+        return _volume_of(array)
     if not isinstance(array, Volume):
-        return Volume(array, affine=affine)
+        own: Any = {} if axes is None else {"axes": axes}
+        return Volume(array, affine=affine, **own)
     if affine is None or np.array_equal(as_array(affine), array.affine):
         return array
     return Volume([array], affine=affine, kind=array.kind)
 
 
+def _of_type(volume: Any, array: Any, dtype: DTypeLike | None, like: Any) -> Any:
+    """Return a volume in the type and with the times in which it is written; a patch as it is."""
+    times = _times_like(volume, like)
+    if dtype is None and times == volume.header.times:
+        return array if hasattr(array, "flush_plan") else volume
+    names = volume.header.channel_names
+    header = replace(_header_for(volume, dtype, like), channel_names=names, times=times)
+    return Volume.of_source(_TypedSource(volume, header), volume.kind)
+
+
+def _times_like(volume: Any, like: Any) -> Times:
+    """Return the time points of a volume, at those of ``like`` if these are as many."""
+    own: Times = volume.header.times
+    others = ONE_TIME if like is None else like.header.times
+    if volume.shape[0] == 1 or others.number == 1:
+        return own
+    if own.number == others.number:
+        return others._replace(stride=own.stride)
+    return others if own.number == 1 and volume.shape[0] == like.shape[0] else own
+
+
 def _header_for(volume: Volume, dtype: DTypeLike | None, like: Volume | None) -> Header:
     """Return the header of the written file."""
-    own = Header.of(volume.shape, file_dtype(volume.dtype), volume.affine)
+    affine = volume.grid.affine
+    own = Header.of(volume.shape, file_dtype(volume.dtype), affine)
     if dtype is None:
         return own
     if not (isinstance(dtype, str) and dtype == LIKE):
-        return Header.of(volume.shape, file_dtype(as_dtype("dtype", dtype)), volume.affine)
+        return Header.of(volume.shape, file_dtype(as_dtype("dtype", dtype)), affine)
     if like is None:
         raise VolumeError('dtype="like" needs like=, which is missing.')
     source, disk = like.header, file_dtype(like.disk_dtype)
@@ -150,11 +225,13 @@ class _TypedSource(OwnSource):
 
     def __init__(self, volume: Volume, header: Header) -> None:
         self._volume, self._header, self.name = volume, header, volume.name
-        self.token = _typed_key(volume.token, header)
+        own = volume.token if isinstance(volume, Volume) else volume.version()
+        self.token = _typed_key(own, header)
 
     def _make(self) -> Backend:
         volume, header = self._volume, self._header
-        return RetypedBackend(volume, header, lambda: _typed_key(volume.content_key, header))
+        key = partial(getattr, volume, "content_key", "")
+        return RetypedBackend(volume, header, lambda: _typed_key(key(), header))
 
 
 def _typed_key(key: str, header: Header) -> str:

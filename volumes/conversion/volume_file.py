@@ -124,7 +124,17 @@ def file_header(header: Header) -> Header:
     own = Header.of(header.shape, file_dtype(header.dtype), affine_matrix(header.affine))
     names = getattr(header, "channel_names", ())
     extra: dict[str, Any] = {"channel_names": names} if names else {}
-    return replace(own, file_unit=header.file_unit, **extra)
+    return replace(own, file_unit=header.file_unit, times=header.times, **extra)
+
+
+def refuse_times(header: Header, place: str, name: str) -> None:
+    """Raise ``UnknownFormat`` if a volume of several time points is written without their axis."""
+    if header.times.number > 1 and not getattr(writer_of(place), "keeps_times", False):
+        msg = (
+            f"{name} has {header.times.number} time points, and {suffix_of(place)} has no axis of "
+        )
+        do = "Write one, vp.Volume(path, time=0) for instance, or write .ome.zarr or .ome.tif."
+        raise UnknownFormat(f"{msg}time in {public_name(place)}.", do=do)
 
 
 def _nifti(header: Header, like: Any, mark: str) -> bytes:

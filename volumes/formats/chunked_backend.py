@@ -19,7 +19,7 @@ from ...core.validate import MILLIMETRES, plain_unit, unit_word
 from ...storage.read_ahead import Closable
 from ..backend import Channels
 from ..chunks.chunked_array import NeededChunks
-from ..header import IDENTITY, PLACEMENT, Header, Shape, refuse_unreadable
+from ..header import IDENTITY, ONE_TIME, PLACEMENT, Header, Shape, Times, refuse_unreadable
 from ..voxels import Voxels, plain
 from .stored_file import FilesBackend, StoredFile
 
@@ -67,6 +67,7 @@ class Layout:
     is_named: bool = True  # whether the file or axes= names the axes
     channel_names: tuple[str, ...] = field(default=(), repr=False)
     """Name of each channel; empty where the file has none."""
+    times: Times = field(default=ONE_TIME, repr=False)
 
     @cached_property
     def shape(self) -> Shape:
@@ -251,7 +252,11 @@ def named_layout(
     x, y, z = (place.get(axis) for axis in SPATIAL)
     c_axes = tuple(n for n, axis in enumerate(axes) if axis not in SPATIAL)
     names = names_of_channels(labels, axes, shape) if labels else ()
-    return Layout(shape, c_axes, (x, y, z), channel_names=names)
+    times = ONE_TIME
+    if "t" in place and shape[place["t"]] > 1:
+        inner = math.prod(shape[n] for n in c_axes if n > place["t"])
+        times = Times(int(shape[place["t"]]), int(inner))
+    return Layout(shape, c_axes, (x, y, z), channel_names=names, times=times)
 
 
 def check_number(number: Any, count: int, noun: str, name: str) -> None:
@@ -323,7 +328,7 @@ def chunked_header(
     check_chunk_bytes(math.prod(chunks) * dtype.itemsize, name)
     part = replace(layout, sizes=tuple(chunks)).shape[1:]
     header = Header(layout.shape, affine, dtype, part, "range", *scale, names_axes=layout.is_named)
-    return replace(header, stamp=stamp, channel_names=layout.channel_names)
+    return replace(header, stamp=stamp, channel_names=layout.channel_names, times=layout.times)
 
 
 def warn_of_empty(voxels: Voxels, stores_chunks: Callable[[], bool], name: str) -> None:

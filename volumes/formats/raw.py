@@ -84,7 +84,8 @@ class RawHeader:
         layout, scale = self.layout, (self.slope, self.intercept)
         fields = layout.shape, self.affine, self.dtype, None, access, *scale
         names = layout.channel_names
-        return Header(*fields, names_axes=layout.is_named, channel_names=names)
+        more: Any = {"channel_names": names, "times": layout.times}
+        return Header(*fields, names_axes=layout.is_named, **more)
 
     def box(self, index: Region) -> StoredBox:
         """Return the place of a region of the stored array in the file."""

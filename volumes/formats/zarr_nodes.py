@@ -85,7 +85,8 @@ class Level:
     scale: tuple[float, float, float]  # spacing along x, y, z in mm
     translation: tuple[float, float, float]  # position of voxel (0, 0, 0) in mm
     silent_axes: tuple[str, ...] = ()  # spatial axes without a unit, if others have one
-    has_place: bool = True  # whether its metadata hold a transformation
+    has_place: bool = True  # whether its metadata hold a transformation.
+    time: tuple[float, float, str] = (1.0, 0.0, "")  # Step, start and unit of the axis t
 
     @property
     def affine(self) -> Affine:
@@ -208,7 +209,11 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
     silent = tuple(a for a, entry in pairs if a in SPATIAL and _word(entry) in NO_LENGTHS)
     silent = () if {*silent} == {*axes} & {*SPATIAL} else silent
     where = (x[0], y[0], z[0]), (x[1], y[1], z[1])
-    return Level(str(dataset["path"]), axes, *where, silent, bool(steps))
+    time = (1.0, 0.0, "")
+    if "t" in axes:
+        at = axes.index("t")
+        time = float(scale[at]), float(shift[at]), str(records[at].get("unit") or "")
+    return Level(str(dataset["path"]), axes, *where, silent, bool(steps), time)
 
 
 def _letter(entry: Mapping[str, Any]) -> str:
@@ -349,6 +354,8 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         raise _part_is_lost(part, "whether every shard was written", name)
     own = levels[level].axes if levels else _OLD_AXES[-array.ndim :]
     layout = named_layout(tuple(array.shape), own, name, labels_of_channels(attributes))
+    if levels:
+        layout = replace(layout, times=layout.times.at(*levels[level].time))
     finest = group.get(levels[0].path) if level and not PLACEMENT.get().has_affine else None
     if finest is not None:  # it may be left out of a copy
         whole = named_layout(tuple(finest.shape), own, name).shape[1:]

@@ -6,16 +6,20 @@ import zarr
 _TYPES = {"t": "time", "c": "channel"}
 
 
-def write_image(path, array, axes, version, labels=None, **attributes):
-    """Write an image of one level, with label groups ``{name: (array, axes)}``."""
+def write_image(path, array, axes, version, labels=None, sizes=None, **attributes):
+    """Write an image of one level, with label groups ``{name: (array, axes)}``.
+
+    ``sizes`` are steps along axes by letter. Times are in seconds.
+    """
     group = zarr.open_group(path, mode="w", zarr_format=version)
     named = [
-        {"name": axis, "type": _TYPES[axis]}
+        {"name": axis, "type": _TYPES[axis], **({"unit": "second"} if axis == "t" else {})}
         if axis in _TYPES
         else {"name": axis, "type": "space", "unit": "micrometer"}
         for axis in axes
     ]
     scale = [1.0 if axis in "tc" else 0.5 for axis in axes]
+    scale = [float((sizes or {}).get(axis, n)) for axis, n in zip(axes, scale, strict=True)]
     step = {"type": "scale", "scale": scale}
     image = {"axes": named, "datasets": [{"path": "0", "coordinateTransformations": [step]}]}
     names = {"dimension_names": [*axes]} if version == 3 else {}

@@ -1,5 +1,7 @@
 """Predictions of time points in one group of OME-Zarr, read back by zarr-python."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import zarr
 from ome_files import write_image, write_plate
 
 import voxpipe as vp
+from voxpipe.__main__ import main
 from voxpipe.core.errors import DestinationExists, SampleError
 
 VOXELS = np.random.default_rng(0).integers(0, 100, (3, 2, 2, 20, 300)).astype("u1")
@@ -21,7 +24,7 @@ def bright(batch):
 @pytest.fixture
 def image(tmp_path):
     """Return the path of an image (t, c, z, y, x)."""
-    return write_image(tmp_path / "a.ome.zarr", VOXELS, "tczyx", 3)
+    return write_image(tmp_path / "a.ome.zarr", VOXELS, "tczyx", 3, sizes={"t": 5})
 
 
 def test_times_become_one_label_group(image):
@@ -35,7 +38,9 @@ def test_times_become_one_label_group(image):
     np.testing.assert_array_equal(group["1"][...], expected[..., ::2, ::2][:, :, ::2])
     (multiscale,) = group.attrs["ome"]["multiscales"]
     assert [axis["name"] for axis in multiscale["axes"]] == [*"tczyx"]
-    assert {"name": "t", "type": "time"} in multiscale["axes"]
+    assert {"name": "t", "type": "time", "unit": "second"} in multiscale["axes"]
+    (first, *_), *_ = (one["coordinateTransformations"] for one in multiscale["datasets"])
+    assert first["scale"] == [5.0, 1.0, 0.5, 0.5, 0.5]
     assert sorted(path.name for path in (group.store.root.parent).iterdir()) == [
         "bright",
         "zarr.json",
@@ -84,3 +89,22 @@ def test_images_of_a_plate_have_groups_of_their_own(tmp_path):
     renamed = cases.map(lambda sample: sample.replace(case=f"x {sample.case}"))
     with pytest.raises(SampleError, match="none of from_ome"):
         vp.predict(bright, renamed, f"{root}/{{image}}/labels/c", **model)
+
+
+def test_the_command_writes_one_group_of_all_times(image, tmp_path, monkeypatch, capsys):
+    """As vp.predict() does; a field {image} needs a chain of images."""
+    text = "import torch, voxpipe\nfrom pathlib import Path\n"
+    text += f"pipe = voxpipe.from_ome({image!r}).open_volume()\n"
+    text += "def bright(batch): return torch.cat([batch[:, :1] * 0 + 50.5, batch[:, :1]], 1)\n"
+    (tmp_path / "my_movie_net.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    line = "predict my_movie_net.py:bright my_movie_net.py:pipe --patch 150 20 2 --overlap 0 -o"
+
+    assert main([*line.split(), f"{image}/labels/command"]) == 0
+    np.save("a.npy", VOXELS[0, 0])
+    assert main(["predict", "my_movie_net.py:bright", "a.npy", "-o", "{image}.zarr"]) == 2
+
+    written = zarr.open_array(f"{image}/labels/command/0", mode="r")
+    np.testing.assert_array_equal(written[...], VOXELS[:, :1] > 50)
+    assert "from_ome()" in capsys.readouterr().err

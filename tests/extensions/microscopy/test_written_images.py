@@ -8,7 +8,13 @@ import zarr
 from ome_files import write_image
 
 import voxpipe as vp
-from voxpipe.core.errors import DestinationExists, SampleError, UnknownFormat, VolumeError
+from voxpipe.core.errors import (
+    BadHeader,
+    DestinationExists,
+    SampleError,
+    UnknownFormat,
+    VolumeError,
+)
 from voxpipe.volumes.conversion.ome_group import reduce_blocks
 
 SHAPE = 2, 600, 520, 3
@@ -193,15 +199,40 @@ def test_labels_do_not_change_their_image(written):
 
 
 def test_labels_need_an_image(tmp_path):
-    """An image that is missing, or of OME-Zarr 0.4, is refused with the cure."""
-    write_image(tmp_path / "old.zarr", STORED, "czyx", 2)
-
-    for name, message in ("none", "is no zarr group"), ("old", "is OME-Zarr 0.4"):
-        with pytest.raises(VolumeError, match=message) as error:
-            vp.save(tmp_path / f"{name}.zarr/labels/nuclei", LABELS)
-        assert error.value.do
+    """An image that is missing is refused with the cure."""
+    with pytest.raises(VolumeError, match="is no zarr group") as error:
+        vp.save(tmp_path / "none.zarr/labels/nuclei", LABELS)
+    assert error.value.do
     with pytest.raises(UnknownFormat, match="suffix of no format that is written"):
         vp.save(tmp_path / "labels/nuclei", LABELS)
+
+
+def test_images_of_ome_zarr_04_get_labels_of_zarr_v2(tmp_path):
+    """Saved, and predicted at several times; zarr-python lists and reads them."""
+    path = write_image(tmp_path / "old.zarr", MOVIE, "tczyx", 2, sizes={"t": 5, "z": 2})
+    place = f"{path}/labels/cells"
+
+    def bright(batch):
+        return torch.cat([batch[:, :1] * 0 + 500.5, batch[:, :1]], 1)
+
+    vp.save(place, MOVIE[:, 0], axes="tzyx", like=path, levels=2)
+    vp.predict(bright, vp.from_ome(path).open_volume(), f"{path}/labels/found", patch=4)
+    with pytest.raises(DestinationExists):
+        vp.save(place, MOVIE[:, 0], axes="tzyx", like=path)
+    vp.save(place, MOVIE[:, 1], axes="tzyx", like=path, levels=2, overwrite=True)
+
+    labels = zarr.open_group(f"{path}/labels", mode="r", zarr_format=2)
+    assert labels.attrs["labels"] == ["cells", "found"]
+    np.testing.assert_array_equal(labels["cells/0"][...], MOVIE[:, 1])
+    np.testing.assert_array_equal(labels["cells/1"][...], MOVIE[:, 1][..., ::2, ::2])
+    np.testing.assert_array_equal(labels["found/0"][...], MOVIE[:, :1] > 500.5)
+    (image,) = labels["cells"].attrs["multiscales"]
+    assert image["version"] == "0.4"
+    assert image["datasets"][0]["coordinateTransformations"][0]["scale"] == [5, 2, 0.5, 0.5]
+    assert labels["cells"].attrs["image-label"]["source"] == {"image": "../../"}
+    for sample in vp.from_ome(path, label="found").open_volume():
+        time = sample["ome"]["time"]
+        np.testing.assert_array_equal(sample["label"].realize()[0].T, MOVIE[time, 0] > 500.5)
 
 
 def test_predict_writes_an_ome_tiff_once(tmp_path):
@@ -245,3 +276,154 @@ def test_bucket_has_tiffs_and_labels():
     (sample,) = vp.from_ome(place, label="nuclei")
     np.testing.assert_array_equal(sample["label"].numpy(), LABELS)
     np.testing.assert_array_equal(tiff.numpy(), VOXELS[:, :32, :32])
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Return an OME-Zarr with named channels, and its array (c, z, y, x)."""
+    array = np.arange(2 * 4 * 5 * 6, dtype=np.uint16).reshape(2, 4, 5, 6)
+    omero = {"channels": [{"label": "A"}, {"label": "B"}]}
+    path = tmp_path / "small.ome.zarr"
+    write_image(path, array, "czyx", 3, sizes={"z": 2}, omero=omero)
+    return path, array
+
+
+def zarr_of(path):
+    """Return the array of an image, the names of its axes, and its scale."""
+    group = zarr.open_group(path, mode="r")
+    image = group.attrs["ome"]["multiscales"][0]
+    scale = image["datasets"][0]["coordinateTransformations"][0]["scale"]
+    return group["0"][...], "".join(axis["name"] for axis in image["axes"]), scale
+
+
+@pytest.mark.parametrize("way", ["convert", "chain", "save", "like", "cache"])
+def test_files_have_stored_axes_after_to_axes(small, tmp_path, way):
+    """A patch, a chain, an array on the grid of a patch, and kept volumes."""
+    path, array = small
+    chain = vp.from_ome(path).open_volume().to_axes("zyx")
+    patch = next(iter(chain))["image"]
+    place = tmp_path / "new.ome.zarr"
+    if way == "convert":
+        vp.convert(patch, place)
+    elif way == "chain":
+        (result,) = vp.convert(chain, tmp_path / "folder")
+        place = result.location
+    elif way == "save":
+        vp.save(place, patch)
+    elif way == "like":
+        vp.save(place, patch.realize(), like=patch)
+    else:
+        kept = next(iter(chain.cache(tmp_path / "kept")))["image"]
+        np.testing.assert_array_equal(kept.realize(), array)
+        place = next((tmp_path / "kept").glob("*.zarr"))
+
+    voxels, axes, scale = zarr_of(place)
+
+    np.testing.assert_array_equal(voxels, array)
+    assert (axes, scale) == ("czyx", [1.0, 2.0, 0.5, 0.5])
+    assert way == "like" or vp.Volume(place).channel_names == ("A", "B")
+
+
+def test_ome_tiff_and_nifti_have_stored_axes_after_to_axes(small, tmp_path):
+    """Ops on values are made in the order of the chain."""
+    path, array = small
+    patch = next(iter(vp.from_ome(path).open_volume().to_axes("zyx").normalize(0, 2)))["image"]
+
+    vp.convert(patch, tmp_path / "new.ome.tif")
+    image = vp.save(tmp_path / "new.nii.gz", patch)
+
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "new.ome.tif"), array / 2)
+    np.testing.assert_array_equal(image.numpy(), array.transpose(0, 3, 2, 1) / 2)
+    np.testing.assert_allclose(image.affine, vp.Volume(path).affine)
+
+
+def test_arrays_that_fit_in_two_orders_need_axes(tmp_path):
+    """On the grid of an image of named axes; other orders are named in the error."""
+    cube = np.arange(4 * 5 * 4, dtype=np.uint16).reshape(4, 5, 4)
+    vp.save(tmp_path / "cube.ome.zarr", cube, axes="zyx")
+    vp.save(tmp_path / "box.ome.zarr", cube[1:], axes="zyx")
+    place = tmp_path / "cube.ome.zarr/labels/cells"
+
+    with pytest.raises(BadHeader, match=r"axes='zyx'.*axes='xyz'"):
+        vp.save(place, cube, like=tmp_path / "cube.ome.zarr")
+    with pytest.raises(BadHeader, match="axes='zyx'"):
+        vp.save(tmp_path / "b.ome.zarr", cube[1:], like=tmp_path / "box.ome.zarr")
+    vp.save(place, cube, like=tmp_path / "cube.ome.zarr", axes="zyx")
+
+    np.testing.assert_array_equal(zarr_of(place)[0], cube)
+
+
+MOVIE = np.random.default_rng(1).integers(0, 999, (3, 2, 4, 5, 6)).astype("u2")
+STEPS = [5.0, 1.0, 2.0, 0.5, 0.5]
+
+
+@pytest.fixture(params=["tczyx", "ctzyx", "imagej", "ome"])
+def movie(request, tmp_path):
+    """Return the path of an image of three times and two channels."""
+    if request.param in ("imagej", "ome"):
+        axes = {"imagej": "TZCYX", "ome": "TCZYX"}[request.param]
+        array = MOVIE.transpose(["TCZYX".index(axis) for axis in axes])
+        sizes = {"finterval": 5.0, "spacing": 2.0, "unit": "um"}
+        if request.param == "ome":
+            sizes = {f"PhysicalSize{axis}": n for axis, n in zip("XYZ", (0.5, 0.5, 2), strict=True)}
+            sizes |= {"TimeIncrement": 5.0, "TimeIncrementUnit": "s"}
+        path = tmp_path / {"imagej": "movie.tif", "ome": "movie.ome.tif"}[request.param]
+        how = {"imagej": True, "resolution": (2, 2)} if request.param == "imagej" else {}
+        metadata = {"axes": axes, **sizes}
+        tifffile.imwrite(path, array, metadata=metadata, photometric="minisblack", **how)
+        return path
+    array = MOVIE.transpose(["tczyx".index(axis) for axis in request.param])
+    omero = {"channels": [{"label": "A"}, {"label": "B"}]}
+    return write_image(
+        tmp_path / "movie.ome.zarr", array, request.param, 2, sizes={"t": 5, "z": 2}, omero=omero
+    )
+
+
+def test_times_stay_an_axis(movie, tmp_path):
+    """Of OME-Zarr and OME-TIFF, with their step and its unit; read back at one time."""
+    vp.convert(movie, tmp_path / "new.ome.zarr")
+    vp.save(tmp_path / "new.ome.tif", vp.Volume(movie))
+
+    voxels, axes, scale = zarr_of(tmp_path / "new.ome.zarr")
+    np.testing.assert_array_equal(voxels, MOVIE)
+    assert (axes, scale) == ("tczyx", STEPS)
+    units = zarr.open_group(tmp_path / "new.ome.zarr").attrs["ome"]["multiscales"][0]["axes"]
+    assert units[0] == {"name": "t", "type": "time", "unit": "second"}
+    one = vp.Volume(tmp_path / "new.ome.zarr", time=2)
+    np.testing.assert_array_equal(one.numpy(), MOVIE[2].transpose(0, 3, 2, 1))
+    with tifffile.TiffFile(tmp_path / "new.ome.tif") as file:
+        pixels = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]["Pixels"]
+        assert file.series[0].axes == "TCZYX"
+        np.testing.assert_array_equal(file.series[0].asarray(), MOVIE)
+    assert (pixels["TimeIncrement"], pixels["TimeIncrementUnit"]) == (5.0, "s")
+
+
+def test_times_of_parts_and_arrays(tmp_path):
+    """Chosen channels, a chain, an array with axes=, and labels on the grid of an image."""
+    omero = {"channels": [{"label": "A"}, {"label": "B"}]}
+    path = write_image(
+        tmp_path / "m.ome.zarr", MOVIE, "tczyx", 3, sizes={"t": 5, "z": 2}, omero=omero
+    )
+    chain = vp.from_ome(path, time="channels").open_volume().to_axes("zyx")
+    (made,) = vp.convert(chain.normalize(0, 2), tmp_path / "chain")
+    vp.convert(vp.Volume(path, channels=["B"]), tmp_path / "b.ome.zarr", levels=2)
+    vp.save(f"{path}/labels/cells", MOVIE[:, 0], axes="tzyx", like=path)
+    vp.save(tmp_path / "array.ome.zarr", MOVIE, axes="tczyx")
+
+    np.testing.assert_array_equal(zarr_of(made.location)[0], MOVIE / 2)
+    assert vp.Volume(made.location, time=0).channel_names == ("A", "B")
+    voxels, axes, scale = zarr_of(tmp_path / "b.ome.zarr")
+    np.testing.assert_array_equal(voxels, MOVIE[:, 1])
+    assert (axes, scale) == ("tzyx", [5.0, 2.0, 0.5, 0.5])
+    voxels, axes, scale = zarr_of(f"{path}/labels/cells")
+    np.testing.assert_array_equal(voxels, MOVIE[:, 0])
+    assert (axes, scale) == ("tzyx", [5.0, 2.0, 0.5, 0.5])
+    np.testing.assert_array_equal(zarr_of(tmp_path / "array.ome.zarr")[0], MOVIE)
+
+
+def test_formats_without_time_refuse_several_times(tmp_path):
+    """The error names the number of times and the way out."""
+    volume = vp.Volume(MOVIE, axes="tczyx")
+
+    with pytest.raises(UnknownFormat, match=r"(?s)3 time points.*time=0"):
+        vp.save(tmp_path / "new.nii.gz", volume)
