@@ -127,3 +127,12 @@ def test_ops_in_micrometres_need_a_size_of_voxels(tmp_path, flushes):
     for chain in pixels.translate((1, 0, 0), unit="um"), pixels.spacing(1.0, unit="um"):
         with pytest.raises(SampleError, match=r"those of .*a\.tif are numbers of pixels"):
             next(iter(chain))["image"].realize()
+
+
+def test_a_plane_has_two_lengths(tmp_path):
+    """Data without a z axis have no third voxel size, in tifffile's metadata and ours."""
+    size = {"PhysicalSizeX": 0.65, "PhysicalSizeY": 0.5}
+    tifffile.imwrite(tmp_path / "a.ome.tif", np.zeros((3, 4)), metadata={"axes": "YX", **size})
+    volume = vp.Volume(tmp_path / "a.ome.tif")
+    assert volume.lengths == "0.65 x 0.5 um"
+    assert "0.65 x 0.5 um" in repr(volume)
