@@ -237,6 +237,8 @@ class Placement(NamedTuple):
 
     has_affine: bool = False  # whether the user gave one
     units: set[str] | None = None  # receives the units of length in the file
+    sizes: dict[str, int] | None = None
+    """Receives the lengths of axes with names, if all of them are read."""
 
 
 PLACEMENT = ContextKey(Placement())

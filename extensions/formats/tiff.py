@@ -560,7 +560,7 @@ def open_tiff(
         if axes is None and not {"x", "y"} <= {*names}:
             msg = f"{name} names its axes {', '.join(names)}, without x or y"
             raise BadHeader(msg, do=f'Name all {len(names)} by axes="zyx", for instance.')
-        layout = named_layout(image.shape, names, name, image.labels)
+        layout = named_layout(image.shape, names, name, image.labels, warns=axes is None)
         header = chunked_header(layout, image.chunks, image.dtype, name, image.affine)
     if is_local and image.whole is not None:
         fields = RawHeader(layout, image.dtype, image.whole, image.affine)

@@ -169,8 +169,8 @@ class FromOme(CaseFinder):
         options = {**image.options}
         if image.sizes.get("t", 1) > 1 and time is not None:
             options["time"] = time
-        elif image.is_pattern:
-            options["time"] = "all"
+        elif image.is_pattern or image.sizes.get("t", 1) > 1:
+            options["time"] = "channels"
         if self.level:
             options["level"] = self.level
         return Volume(image.place, storage_options=self.storage_options, **options)
@@ -190,6 +190,8 @@ class FromOme(CaseFinder):
             warn(f"label-of-all-times: {text}. {do}", LikelyMistake)
         if count > 1 and time is not None:
             options["time"] = time
+        elif count > 1:
+            options["time"] = "channels"
         return Volume(place, kind="label", storage_options=self.storage_options, **options)
 
     def join_results(

@@ -348,7 +348,8 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         part = f"the attributes of {path}/zarr.json"
         raise _part_is_lost(part, "whether every shard was written", name)
     own = levels[level].axes if levels else _OLD_AXES[-array.ndim :]
-    layout = named_layout(tuple(array.shape), own, name, labels_of_channels(attributes))
+    labels = labels_of_channels(attributes)
+    layout = named_layout(tuple(array.shape), own, name, labels, warns=fields is None)
     finest = group.get(levels[0].path) if level and not PLACEMENT.get().has_affine else None
     if finest is not None:  # it may be left out of a copy
         whole = named_layout(tuple(finest.shape), own, name).shape[1:]
