@@ -217,7 +217,8 @@ class ChainedForms(IterDataPipe[Any]):
         Earlier pipes must have fixed parameters: ``spacing``, ``orientation``, ``foreground_crop``,
         ``normalize`` and the like. They cost one interpolation per volume. Later pipes stay lazy, and
         cost one interpolation per patch, which reads only the chunks that it touches. Voxels are those
-        of ``flush()`` in its place, bit for bit.
+        of ``flush()`` in its place, bit for bit. Files have the axes z, y, x, so after ``to_axes()`` a
+        later interpolation from a folder may differ in the last bits.
 
         Parameters
         ----------
@@ -1302,7 +1303,8 @@ class ChainedForms(IterDataPipe[Any]):
             a pyramid, ``axes="zyx"`` for an array that does not name its axes, ``dataset="ct"`` of an
             HDF5 file, ``series=``, ``follow="anywhere"`` for headers and links that lead out of their
             folders, and arguments of your own backend or reader. These and ``io`` are one value for all
-            volumes, or a mapping by key: ``affine={"label": matrix}``.
+            volumes, or a mapping by key: ``affine={"label": matrix}``. A label without a voxel size
+            takes the place of its image by ``affine={"label": "image"}``; both need one shape.
 
         Examples
         --------
@@ -1382,7 +1384,8 @@ class ChainedForms(IterDataPipe[Any]):
         """Apply an op to each channel on its own: its ``p`` and its amounts are drawn for each.
 
         As in nnU-Net, ``p`` is the probability of the image, and the op's that of each channel.
-        Statistics of the volume are of all channels together, those of the patch of each channel.
+        So are statistics, of the volume and of the patch: ``per_channel(Normalize())`` gives each
+        channel mean 0 and deviation 1.
         """
 
     def pin_memory(self, device: str | int | torch.device | None = None, pin_memory_fn: Callable[..., Any] = ..., *, buffer_bytes: int = 268435456) -> PinMemory:

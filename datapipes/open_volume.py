@@ -13,7 +13,13 @@ import numpy as np
 from ..batching.collate import LikelyLabels
 from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
-from ..core.errors import LikelyLabel, LikelyMistake, SampleError, VolumeReadError, add_location
+from ..core.errors import (
+    LikelyLabel,
+    LikelyMistake,
+    SampleError,
+    VolumeReadError,
+    add_location,
+)
 from ..core.lru_cache import cached_property
 from ..core.redact import RedactedDict, public_text, server_of
 from ..core.suggest import colours_hint, few_names, looks_like_label
@@ -39,6 +45,7 @@ from .op_pipe import (
     refuse_unknown_arguments,
     unknown_key,
 )
+from .options_by_key import BY_KEY, keys_of_places, named_by_key, options_of, placed_as
 
 
 def likely_labels(origin: CallSite, parent: Pipe) -> LikelyLabels | None:
@@ -74,37 +81,6 @@ def options_for(source: Any, by_server: BucketOptions) -> RedactedDict | None:
     # A URL of another server gets none: credentials are sent only to their own server.
     is_place = isinstance(source, (str, os.PathLike))
     return by_server.get(server_of(os.fspath(source))) if is_place else None
-
-
-BY_KEY = ("affine", "axes", "dataset", "follow", "io", "level", "reader", "series")
-"""Options of which a mapping is one value per key: none of them is a mapping itself."""
-# That of one volume is a mapping already; of options by key, each value is one.
-_STORAGE = "storage_options"
-
-
-def named_by_key(
-    options: Mapping[str, Any], keys: Collection[str] = ()
-) -> dict[str, tuple[str, ...]]:
-    """Return which keys the options name that are given by key."""
-    return {name: tuple(value) for name, value in options.items() if _is_by_key(name, value, keys)}
-
-
-def options_of(key: str, options: Mapping[str, Any], keys: Collection[str] = ()) -> dict[str, Any]:
-    """Return the options for one volume: those for all, and its own."""
-    if not any(isinstance(value, Mapping) for value in options.values()):
-        return dict(options)
-    by_key = named_by_key(options, keys)
-    common = {name: value for name, value in options.items() if name not in by_key}
-    own = {name: options[name][key] for name in by_key if key in options[name]}
-    return {**common, **own}
-
-
-def _is_by_key(name: str, value: Any, keys: Collection[str]) -> bool:
-    if not isinstance(value, Mapping):
-        return False
-    if name == _STORAGE and not all(v is None or isinstance(v, Mapping) for v in value.values()):
-        return False
-    return name in BY_KEY or any(key in keys for key in value)
 
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
@@ -163,7 +139,8 @@ class OpenVolume(SeedStamper, SameLength):
         a pyramid, ``axes="zyx"`` for an array that does not name its axes, ``dataset="ct"`` of an
         HDF5 file, ``series=``, ``follow="anywhere"`` for headers and links that lead out of their
         folders, and arguments of your own backend or reader. These and ``io`` are one value for all
-        volumes, or a mapping by key: ``affine={"label": matrix}``.
+        volumes, or a mapping by key: ``affine={"label": matrix}``. A label without a voxel size
+        takes the place of its image by ``affine={"label": "image"}``; both need one shape.
 
     Examples
     --------
@@ -232,6 +209,7 @@ class OpenVolume(SeedStamper, SameLength):
         for mode in io.values() if isinstance(io, Mapping) else (io,):
             as_choice("io", mode, IO_MODES)
         self.io, self.reader_kwargs = io, reader_kwargs
+        self._placed_as = keys_of_places(reader_kwargs.get("affine"))
         warn_of_generators(self, reader_kwargs.get("reader"))
 
     def __iter__(self) -> Iterator[Sample]:
@@ -266,7 +244,10 @@ class OpenVolume(SeedStamper, SameLength):
                 self._refuse_unusable(sample, keys)
             if self._names or not self._known_keys.issuperset(keys):
                 self._refuse_unknown(sample, keys)
-            volumes = {key: self._show(key, sample).opened_anew(by, renews=renews) for key in keys}
+            volumes = {key: self._show(key, sample) for key in keys}
+            for key in self._placed_as.keys() & volumes.keys():
+                volumes[key] = placed_as(key, self._placed_as[key], volumes)
+            volumes = {k: each.opened_anew(by, renews=renews) for k, each in volumes.items()}
             if not self._has_looked:
                 self._warn_of_colours(sample, volumes)
             usual = {key: LABEL if v.kind == "label" else INTENSITY for key, v in volumes.items()}
@@ -411,7 +392,10 @@ class OpenVolume(SeedStamper, SameLength):
             write = f"open_volume(labels=({', '.join(map(repr, (*self.labels, key)))}))"
             self._warn_of_label(key, "is sampled as an intensity", write)
         if key not in self._options_by_key:
-            self._options_by_key[key] = options_of(key, self._options, self._known_keys)
+            own = options_of(key, self._options, self._known_keys)
+            if key in self._placed_as:
+                del own["affine"]
+            self._options_by_key[key] = own
         options = {"kind": kind, **self._options_by_key[key]}
         if not isinstance(source, (list, tuple)):
             return self._of_one(key, source, kind, options)

@@ -522,6 +522,9 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
             start[key] = patch.with_each(begin)
         firsts = {key: patch.leaves[0] for key, patch in start.items()}
         grids = {key: first.volume.grid for key, first in firsts.items()}
+        for key in sorted(targets):
+            own = TransformChain({like: firsts[like].volume})
+            own.refuse_unplaced(firsts[key].volume, key=key)
         same = [k for k, g in grids.items() if g.distance_in_voxels(grids[like]) <= GRID_TOLERANCE]
         warn_of_axes({key: firsts[key].volume for key in same})
         references = {key: firsts[key].volume for key in lazy if key not in targets}

@@ -296,7 +296,8 @@ class PerChannel(ChannelwiseOp):
     """Apply an op to each channel on its own: its ``p`` and its amounts are drawn for each.
 
     As in nnU-Net, ``p`` is the probability of the image, and the op's that of each channel.
-    Statistics of the volume are of all channels together, those of the patch of each channel.
+    So are statistics, of the volume and of the patch: ``per_channel(Normalize())`` gives each
+    channel mean 0 and deviation 1.
 
     Examples
     --------
@@ -356,7 +357,8 @@ class PerChannel(ChannelwiseOp):
         for number, values in enumerate(params["channels"]):
             if values is not None:
                 part = array[number : number + 1]
-                result = self.op.apply(part, values, facts)
+                own = facts.on_channel(number) if self.op.takes_statistics else facts
+                result = self.op.apply(part, values, own)
                 if result is not part:
                     part[...] = result
         return array

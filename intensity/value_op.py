@@ -170,6 +170,9 @@ class Facts(Protocol):
     def on_voxels(self, statistics: str) -> Facts:
         """Return the facts whose statistics are of a ``"level 2"``, or of a ``"sample"``."""
 
+    def on_channel(self, channel: int) -> Facts:
+        """Return the facts whose statistics are of one channel of the array."""
+
     def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the whole volume; may read it, once.
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, Region
+from ..core.call_site import looking_ahead
 from ..core.convert_dtype import convert_dtype
 from ..core.errors import PatchSizeError, SampleError, VoxpipeError
 from ..core.validate import FieldChecks, as_choice, as_dtype, or_none
@@ -308,7 +309,8 @@ def is_finished(place: str, key: str, options: Mapping[str, Any]) -> bool:
 def _unit_of(like: Volume | None) -> str:
     """Return the unit of the stored volume; empty if its file needs further options."""
     try:
-        return "" if like is None else like.header.file_unit
+        with looking_ahead():
+            return "" if like is None else like.header.file_unit
     except VoxpipeError:
         return ""
 

@@ -14,6 +14,7 @@ from ..core.call_site import warn
 from ..core.context import ContextKey
 from ..core.errors import BadHeader, LikelyMistake, UnknownFormat
 from ..core.lru_cache import cached_property
+from ..core.validate import MILLIMETRES
 
 EXACT_IN_FLOAT32 = 2  # bytes of integers that are exact in its mantissa of 24 bits
 _LARGEST = 1e100  # of an affine's entries: the product of three must stay finite
@@ -169,6 +170,17 @@ class Header:
             dtype = np.dtype(np.int32 if largest <= np.iinfo(np.int32).max else np.int64)
         return replace(self, disk_dtype=dtype, slope=1.0, intercept=0.0)
 
+    @property
+    def lengths(self) -> str:
+        """Voxel size in the file's unit; empty without a unit. A plane has two entries."""
+        if not self.file_unit:
+            return ""
+        spacing = np.linalg.norm(affine_matrix(self.affine)[:3, :3], axis=0)
+        # Planes without a z axis have one voxel of the default length along K.
+        count = 2 if self.shape[3] == 1 and spacing[2] == 1.0 else 3
+        sizes = spacing[:count] / MILLIMETRES.get(self.file_unit, 1.0)
+        return f"{' x '.join(f'{size:.6g}' for size in sizes)} {self.file_unit}"
+
     def document(self) -> dict[str, Any]:
         """Return this header as JSON values; lengths are in millimetres.
 
@@ -264,6 +276,8 @@ class Placement(NamedTuple):
 
     has_affine: bool = False  # whether the user gave one
     units: set[str] | None = None  # receives the units of length in the file
+    sizes: dict[str, int] | None = None
+    """Receives the lengths of axes with names, if all of them are read."""
 
 
 PLACEMENT = ContextKey(Placement())

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.call_site import warn
 from ..core.context import holding
-from ..core.errors import UnknownFormat, VolumeNotFound, reader_error
+from ..core.errors import LikelyMistake, UnknownFormat, VolumeNotFound, reader_error
 from ..core.suggest import path_hint
 from ..core.validate import as_choice
 from ..storage.content import content_key, files_below
@@ -148,8 +149,11 @@ class LocatedSource:
 def placed_backend(request: BackendRequest, name: str) -> Backend | None:
     """Return the backend of a request, with a sound affine; None if no backend recognises it."""
     has_affine, units = vars(request)["affine"] is not None, set[str]()
-    with holding(PLACEMENT, Placement(has_affine, units)):
+    sizes: dict[str, int] = {}
+    with holding(PLACEMENT, Placement(has_affine, units, sizes)):
         backend = resolve_backend(request)
+    if sizes.get("t", 1) > 1:
+        _warn_of_times(sizes["t"], sizes.get("c", 1), name)
     if backend is None:
         return None
     ours: Backend = backend
@@ -165,6 +169,15 @@ def placed_backend(request: BackendRequest, name: str) -> Backend | None:
         unit = units.pop() if len(units) == 1 else UNIT if units else header.file_unit
         ours.header = replace(header, affine=affine, file_unit=unit)
     return ours
+
+
+def _warn_of_times(times: int, channels: int, name: str) -> None:
+    """Warn of several time points, which are read as channels."""
+    those = f" and {channels} channels" if channels > 1 else ""
+    msg = f"times-and-channels: the {times} time points{those} of {name} become "
+    msg += f"{times * channels} channels{', time slowest' if those else ''}"
+    do = 'Pass time=0 for one time point, or time="channels" for this order.'
+    warn(f"{msg}. {do}", LikelyMistake)
 
 
 def _version_at(path: str) -> LocalStoredFile | FolderVersion | None:

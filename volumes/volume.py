@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..core import AS_READ, Affine, Grid, Region, ViewableVoxels
 from ..core.context import holding
 from ..core.errors import VolumeChanged, VolumeNotFound
-from ..core.validate import MILLIMETRES, as_choice
+from ..core.validate import as_choice
 from .array_source import from_array, says_label, select_to_memory
 from .axis_map import AxisMap
 from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource
@@ -175,6 +175,10 @@ class Volume(ViewableVoxels):
         """Whether the user gave the affine."""
         return self._affine is not None
 
+    def placed_at(self, affine: Affine) -> Volume:
+        """Return the volume with another affine, in place of the stored one."""
+        return Volume.of_source(self._source, self.kind, affine)
+
     @property
     def axis_map(self) -> AxisMap | None:
         """Map of its sections; None if they are shown as stored."""
@@ -271,10 +275,7 @@ class Volume(ViewableVoxels):
     @property
     def lengths(self) -> str:
         """Voxel size in the file's unit, such as ``"0.5 x 0.5 x 2 um"``; empty without a unit."""
-        unit = "" if self._affine is not None else self.header.file_unit
-        factor = MILLIMETRES.get(unit, 1.0)
-        sizes = (f"{length / factor:.6g}" for length in self.spacing if unit)
-        return f"{' x '.join(sizes)} {unit}".strip()
+        return "" if self._affine is not None else self.header.lengths
 
     @property
     def channel_names(self) -> tuple[str, ...]:

@@ -175,10 +175,11 @@ def _batch_of_plans(metas: Any, arguments: argparse.Namespace) -> Any:
                 msg = f"the meta of {key!r} has no file and plan"
                 raise SampleError(msg, do="Give --pipe module:NAME, which makes the whole batch.")
             store = store_options(arguments, source["file"])
-            options = dict(arguments.reader)
+            options = {**source.get("options", {}), **dict(arguments.reader)}
             if source.get("level"):
                 options["level"] = source["level"]
             volume = Volume(source["file"], storage_options=store, **options)
+            _refuse_other_shape(volume, source)
             plan = SpatialPlan.from_json(source["plan"])
             policy = [LABEL] if key in (arguments.labels or LABELS) else []
             patches.append(np.asarray(apply_plan(plan, volume.numpy(), *policy)))
@@ -189,6 +190,17 @@ def _batch_of_plans(metas: Any, arguments: argparse.Namespace) -> Any:
             else {f"{key} {number}": patch for number, patch in enumerate(patches)}
         )
     return batch
+
+
+def _refuse_other_shape(volume: Any, source: Mapping[str, Any]) -> None:
+    """Raise ``SampleError`` unless a volume has the shape of the one in a record."""
+    in_record, shape = tuple(source["stored_shape"]), tuple(volume.shape)
+    if source.get("level"):  # that of the record is of the finest level
+        in_record, shape = in_record[:1], shape[:1]
+    if in_record != shape:
+        msg = f"{volume.name} opens with the shape {shape}, and the record is of {in_record}"
+        do = "Give the options of open_volume() by --reader time=2, for instance,"
+        raise SampleError(msg, do=f"{do} or the whole chain by --pipe module:NAME.")
 
 
 def _draw(batch: Mapping[str, Any], place: Path) -> Path:

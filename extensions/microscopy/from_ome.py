@@ -198,8 +198,8 @@ class FromOme(CaseFinder):
         options = {**image.options}
         if image.sizes.get("t", 1) > 1 and time is not None:
             options["time"] = time
-        elif image.files is not None:
-            options["time"] = "all"
+        elif image.files is not None or image.sizes.get("t", 1) > 1:
+            options["time"] = "channels"
         if self.level:
             options["level"] = self.level
         return Volume(image.place, storage_options=self.storage_options, **options)
@@ -219,6 +219,8 @@ class FromOme(CaseFinder):
             warn(f"label-of-all-times: {text}. {do}", LikelyMistake)
         if count > 1 and time is not None:
             options["time"] = time
+        elif count > 1:
+            options["time"] = "channels"
         return Volume(place, kind="label", storage_options=self.storage_options, **options)
 
     def join_results(

@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 
 from ...core import Region
+from ...core.context import holding
 from ...core.errors import SampleError, VolumeError, VolumeNotFound
 from ...storage.location import public_name
 from ...volumes.backend import Backend, Channels, read_counted
 from ...volumes.chunks.chunked_array import NeededChunks
 from ...volumes.formats.stored_file import Format, LocalStoredFile, RemoteStoredFile, import_package
+from ...volumes.header import PLACEMENT
 from ...volumes.registry import BackendRequest, resolve_backend
 from ...volumes.stack_source import Read, ViewedBackend
 from ...volumes.voxels import Voxels
 from ..formats.tiff import read_tiff
 from .ome_metadata import LABELS, OmeNode, join
-from .tiff_sequence import SUFFIXES, is_pattern
+from .tiff_sequence import SUFFIXES, TIMES_AS_CHANNELS, is_pattern
 
 
 class TimePoint(ViewedBackend):
@@ -97,7 +99,7 @@ def open_view(
     request: BackendRequest,
     name: str,
     label: str | None = None,
-    time: int | None = None,
+    time: int | str | None = None,
     **options: Any,
 ) -> Any:
     """Return the backend of a label group or a time point of an image.
@@ -112,10 +114,12 @@ def open_view(
     inner = _without_view(request, options)
     if label is not None:
         inner = _at_label(inner, name, label)
-    backend = resolve_backend(inner)
+    place = PLACEMENT.get()
+    with holding(PLACEMENT, place if time is None else place._replace(sizes=None)):
+        backend = resolve_backend(inner)
     if backend is None:
         raise VolumeError(f"{name} is no image of OME-Zarr or TIFF.", do="Check the path.")
-    if time is None or not isinstance(backend, Backend):
+    if time in (None, *TIMES_AS_CHANNELS) or not isinstance(backend, Backend):
         return backend
     return at_time(backend, _axes_of(inner, name), time, name)
 
@@ -150,7 +154,7 @@ def at_time(backend: Backend, sizes: Mapping[str, int], time: Any, name: str) ->
     count = sizes.get("t", 1)
     if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < count:
         have = f"0 to {count - 1}" if count > 1 else "only 0"
-        do = "Give a number from 0, or leave time= out: all times are then channels."
+        do = 'Give a number from 0, or time="channels" for all of them as channels.'
         raise SampleError(f"{name} has no time point {time!r}, but {have}", do=do)
     if count == 1:
         return backend

@@ -60,6 +60,8 @@ from ..formats.tiff import TiffImage, kind_of, raise_complaints, read_tiff
 
 SUFFIXES = (".tif", ".tiff", ".tf8", ".btf")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z]+)(?::[^{}]*)?\}")
+TIMES_AS_CHANNELS = ("channels", "all")
+"""Values of ``time=`` by which all time points are channels."""
 _AXES = "tcz"  # of files, in the order in which they vary: time points slowest
 _NUMBER = re.compile(r"(\d+)")
 _LOOKED_AT = 16  # first files of a folder by which it is recognised
@@ -112,17 +114,17 @@ class PlaneFiles:
         return tuple(map(str, channels)) if is_named else ()
 
     def at_time(self, time: Any, name: str) -> PlaneFiles:
-        """Return the files of one time point, counted from 0; all for None or ``"all"``.
+        """Return the files of one time point, counted from 0; all for None or ``"channels"``.
 
         ``VolumeNotFound`` names files of it that are missing.
         """
-        if time is None or time == "all":
+        if time in (None, *TIMES_AS_CHANNELS):
             self._refuse_gaps(name, self.gaps)
             return self
         count = len(self.values[self.axes.index("t")]) if "t" in self.axes else 1
         if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < count:
             have = f"0 to {count - 1}" if count > 1 else "only 0"
-            do = 'Give a number from 0, or time="all" for all of them as channels.'
+            do = 'Give a number from 0, or time="channels" for all of them as channels.'
             raise SampleError(f"{name} has no time point {time!r}, but {have}", do=do)
         if "t" not in self.axes:
             return self
@@ -448,11 +450,6 @@ def open_sequence(
     whole = planes_of(request, name, pattern, allow_gaps=allow_gaps)
     files, places = whole.at_time(time, name), whole.existing
     counts = dict(zip(files.axes, map(len, files.values), strict=True))
-    if counts.get("t", 1) > 1 and counts.get("c", 1) > 1 and time is None:
-        msg = f"times-and-channels: the {counts['t']} time points and {counts['c']} channels of "
-        do = 'Pass time=0 for one time point, or time="all" for this order.'
-        warn(f"{msg}{name} become {counts['t'] * counts['c']} channels, time slowest. {do}",
-             LikelyMistake)  # fmt: skip
     every = [_file_at(place, request) for place in files.places]
     image, segments, decoders = read_planes(every, name)
     lead = tuple(map(len, files.values))
@@ -468,7 +465,9 @@ def open_sequence(
         msg = f"unknown-z: the planes of {name} have a width and a height, and no distance along z"
         do = "Pass affine=numpy.diag([x, y, z, 1]), with the voxel size in millimetres."
         warn(f"{msg}, which is read as 1 mm. {do}", LikelyMistake)
-    layout = named_layout(lead + image.shape, letters, name, files.channel_names)
+    layout = named_layout(
+        lead + image.shape, letters, name, files.channel_names, warns=time is None
+    )
     backend = _backend(every, image, segments, decoders, lead, letters, layout, name)
     if request.path is not None and os.path.isdir(request.path):
         backend.folder = FolderVersion(os.fspath(request.path))

@@ -47,6 +47,7 @@ class PatchFacts:
     volume_key: str = ""
     members: Sequence[PatchFacts] = ()
     """Facts of patches whose channels were stacked before ``before``, each with its own steps."""
+    channel: int | None = None  # the channel of the array whose statistics these are; None for all
 
     grid = same_as("plan.grid")
     """Shape and affine of the array."""
@@ -86,6 +87,10 @@ class PatchFacts:
         members = tuple(one.on_voxels(statistics) for one in self.members)
         volume = None if members else reduce_volume(self.stored_volume, statistics)
         return replace(self, volume=volume or self.volume, members=members)
+
+    def on_channel(self, channel: int) -> PatchFacts:
+        """Return the facts whose statistics are of one channel of the array."""
+        return replace(self, channel=channel)
 
     def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the volume as it is before this step; may read it, once."""
@@ -127,6 +132,8 @@ class PatchFacts:
             picks = step.op.kept_channels()
             if picks is not None:
                 channels = picks if channels is None else tuple(channels[index] for index in picks)
+        if self.channel is not None:
+            return (self.channel if channels is None else channels[self.channel],)
         return channels
 
     @property

@@ -345,6 +345,7 @@ def provenance(patch: Any) -> dict[str, Any]:
     - ``plan``: the complete plan for ``SpatialPlan.from_json``. It maps a prediction back to the
       stored grid, in another process too.
     - ``level``: number of the coarser level that is read, if any; ``region`` refers to it.
+    - ``options``: options of the format in ``open_volume()``, such as ``time``, if any.
     - ``channels``: one record per stacked file; the other entries are of the first file.
     """
     plan = patch.whole_plan
@@ -379,6 +380,12 @@ def provenance(patch: Any) -> dict[str, Any]:
         **({"level": level} if level else {}),
         **({"channels": channels} if channels else {}),
     }
+    # Without a function: most volumes have no options.
+    source = getattr(patch.volume, "_source", None)
+    place = getattr(source, "located_source", source)
+    if options := getattr(getattr(place, "options", None), "reader_kwargs", None):
+        plain = (bool, int, float, str)
+        entries["options"] = {k: v for k, v in options.items() if isinstance(v, plain)}
     record = Provenance(entries)
     record._plan = plan
     return record

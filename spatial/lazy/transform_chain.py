@@ -67,18 +67,22 @@ class TransformChain:
                 return False
         return self.moving is None
 
-    def refuse_unplaced(self, other: Any, argument: str) -> None:
-        """Raise GridMismatch if only one of the first volume and another has a place."""
+    def refuse_unplaced(self, other: Any, argument: str = "", key: str = "") -> None:
+        """Raise GridMismatch if the places of the first volume and another have no unit in common.
+
+        The other volume is that of an argument, or of a key.
+        """
         name, first = next(iter(self.references.items()))
-        if other.has_given_affine or not hasattr(first, "has_given_affine"):
+        if not (hasattr(other, "has_given_affine") and hasattr(first, "has_given_affine")):
             return
-        if _says_place(first) == _says_place(other):
+        if (argument and other.has_given_affine) or not _differ_in_place(first, other):
             return
-        silent = other if _says_place(first) else first
+        silent = first if _place_of(other) == _MILLIMETRES else other
+        noun = f"{argument}={other.name}" if argument else f"{key!r}, {other.name},"
+        do = f"Give {argument}= its place, vp.Volume(..., affine=matrix); np.eye(4) if it is so."
         raise GridMismatch(
-            f"{argument}={other.name} and {name!r}, {first.name}, have no place in common: the "
-            f"affine of {silent.name} is the identity, as if it had none",
-            do=f"Give {argument}= its place, vp.Volume(..., affine=matrix); np.eye(4) if it is so.",
+            f"{noun} and {name!r}, {first.name}, have no place in common: {_no_place(silent)}",
+            do=do if argument else _give_place(name, key, {**self.references, key: other}),
         )
 
     @property
@@ -204,9 +208,42 @@ def join_steps(before: tuple[S, ...], steps: Sequence[S], depth: int) -> tuple[S
     return (*before, *at_depth)
 
 
-def _says_place(volume: Any) -> bool:
-    """Whether a volume has an affine other than the identity, or was given one."""
-    return volume.has_given_affine or not np.array_equal(volume.affine, np.eye(4))
+# The places of volumes.
+_MILLIMETRES, _PIXELS, _SILENT = "millimetres", "pixels", ""
+
+
+def _place_of(volume: Any) -> str:
+    """Return the unit of the place of a volume; empty where it has none."""
+    if getattr(volume, "has_given_affine", False):
+        return _MILLIMETRES
+    unit = getattr(getattr(volume, "header", None), "file_unit", "")
+    if unit == PIXEL:
+        return _PIXELS
+    return _SILENT if not unit and np.array_equal(volume.grid.affine, np.eye(4)) else _MILLIMETRES
+
+
+def _differ_in_place(one: Any, other: Any) -> bool:
+    """Whether a resampling of one volume onto the other would mix units."""
+    is_same = _place_of(one) == _place_of(other)
+    return not is_same and not np.array_equal(one.grid.affine, other.grid.affine)
+
+
+def _no_place(volume: Any) -> str:
+    """Return why a volume has no place."""
+    if _place_of(volume) == _PIXELS:
+        return f"the lengths of {volume.name} are numbers of pixels"
+    return f"the affine of {volume.name} is the identity, as if it had none"
+
+
+def _give_place(first: str, key: str, volumes: Mapping[str, Any]) -> str:
+    """Return the cure where one of two volumes, by key, has no place."""
+    if _place_of(volumes[key]) == _MILLIMETRES:
+        first, key = key, first
+    matrix = f"open_volume(affine={{{key!r}: matrix}}); np.eye(4) if it is so."
+    if volumes[first].grid.shape != volumes[key].grid.shape:
+        return f"Say where the voxels of {key!r} lie: {matrix}"
+    same = f"open_volume(affine={{{key!r}: {first!r}}})"
+    return f"Give {key!r} the place of {first!r}: {same}. Or give it another: {matrix}"
 
 
 def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float) -> GridMismatch:
@@ -215,12 +252,15 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
     grid, its = one.grid, other.grid
     affine = f"open_volume(affine={{{key!r}: matrix}})"
     # Resampling needs a stated place of both.
+    differ = _differ_in_place(one, other)
     is_stated = not any(np.array_equal(each.affine, np.eye(4)) for each in (grid, its))
+    is_stated = is_stated and not differ
     resample = f"Put .resample_to({first!r}) right after open_volume(), or "
     if grid.shape == its.shape:
         how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
         place = f"ive the right affine where a header is wrong or a format has none: {affine}."
         do = f"{resample}g{place}" if is_stated else f"G{place}"
+        do = _give_place(first, key, volumes) if differ else do
     else:
         how = f"have different shapes, {grid.shape} and {its.shape}"
         resample = resample if is_stated else f"Say where the voxels lie: {affine}, or "

@@ -242,7 +242,9 @@ def test_a_stack_is_brought_to_a_grid_member_by_member(files: Any) -> None:
 
     def brought(*, apart: bool) -> Any:
         case = {**{key: files[key] for key in KEYS}, "label": grid}
-        pipe = vp.from_cases([case]).open_volume(policies=POLICIES["members"])
+        pipe = vp.from_cases([case]).open_volume(
+            policies=POLICIES["members"], affine={k: np.eye(4) for k in KEYS}
+        )
         pipe = pipe if apart else pipe.stack(KEYS, "image")
         return next(iter(pipe.resample_to("label").pad(1)))
 

@@ -20,9 +20,12 @@ from voxpipe.intensity import (
     Gamma,
     LowResolution,
     Noise,
+    Normalize,
     PerChannel,
     RandomMorphology,
     Regions,
+    Rescale,
+    RescalePercentiles,
     SelectChannels,
     ValueOp,
 )
@@ -254,3 +257,34 @@ def test_regions_may_overlap() -> None:
     masks = next(iter(pipe))["label"].realize()
 
     assert masks.reshape(3, 4).tolist() == [[0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize("op", [Normalize(), Rescale(), RescalePercentiles(), Normalize(above=0.2)])
+@pytest.mark.parametrize("first", ["", "select", "stack", "clamp"])
+def test_each_channel_has_its_own_statistics(tmp_path: Any, op: Any, first: str) -> None:
+    """As each channel of a volume alone: after a choice, a stack, and an op on values."""
+    scales = np.array([1, 10, 100], np.float32).reshape(3, 1, 1, 1)
+    voxels = np.random.default_rng(0).random((3, 6, 5, 4), np.float32) * scales
+    paths = [str(tmp_path / f"{number}.npy") for number in range(3)]
+    for path, channel in zip(paths, voxels, strict=True):
+        np.save(path, channel)
+    np.save(tmp_path / "all.npy", voxels)
+    case = {"image": str(tmp_path / "all.npy")}
+    pipe = vp.from_cases([case]).open_volume(labels=())
+    if first == "stack":
+        every = dict(zip("abc", paths, strict=True))
+        pipe = vp.from_cases([every]).open_volume(labels=()).stack(("a", "b", "c"), "image")
+    kept = (2, 0) if first == "select" else (0, 1, 2)
+    pipe = pipe.select_channels(kept) if first == "select" else pipe
+    pipe = pipe.clamp(0, 50) if first == "clamp" else pipe
+
+    found = next(iter(pipe.per_channel(op)))["image"].realize()
+
+    for number, channel in enumerate(kept):
+        alone = vp.from_cases([{"image": paths[channel]}]).open_volume(labels=())
+        alone = alone.clamp(0, 50) if first == "clamp" else alone
+        expected = next(iter(alone.per_channel(op)))["image"].realize()[0]
+        np.testing.assert_allclose(found[number], expected, rtol=1e-5, atol=1e-5)
+    if op == Normalize() and first != "clamp":
+        np.testing.assert_allclose(found.mean((1, 2, 3)), 0, atol=1e-5)  # NumPy
+        np.testing.assert_allclose(found.std((1, 2, 3)), 1, atol=1e-5)

@@ -177,7 +177,7 @@ def test_interpolated_once_on_the_way_back(tmp_path):
     patch = next(iter(chain))["image"]
     shares = positive(torch.from_numpy(patch.realize())[None])[0].softmax(0)
     between = vp.Volume(shares, affine=patch.plan.affine)
-    case = {"shares": between, "stored": field}
+    case = {"shares": between, "stored": vp.Volume(field, affine=np.eye(4))}
     back = vp.from_cases([case]).open_volume(policies={"shares": vp.Policy("linear", "constant")})
     expected = next(iter(back.resample_to("stored")))["shares"].realize().argmax(0)
 

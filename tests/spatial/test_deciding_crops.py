@@ -254,7 +254,7 @@ def test_a_label_on_another_grid_and_after_a_flush(files: Any) -> None:
     half = np.diag([2.0, 2.0, 2.0, 1.0])
     half[:3, 3] = 0.5
     coarse = Volume((label[::2, ::2, ::2] == 3).astype(np.uint8), affine=half, kind="label")
-    chain = from_cases([{"image": image, "label": coarse}]).open_volume()
+    chain = from_cases([{"image": image, "label": coarse}]).open_volume(affine={"image": np.eye(4)})
 
     brought = chain.resample_to("image").foreground_crop("label")
     flushed = (

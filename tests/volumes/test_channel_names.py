@@ -13,6 +13,9 @@ DYES = ("DAPI", "GFP", "mCherry")
 STACK = RANDOM.integers(0, 4000, (2, 3, 4, 6, 8), np.uint16)  # t, c, z, y, x
 SAME = STACK.transpose(0, 1, 4, 3, 2)  # t, c, x, y, z
 
+# All time points of a file are its channels.
+pytestmark = pytest.mark.filterwarnings("ignore:times-and-channels")
+
 
 def ome_zarr(folder, version):
     axes = [

@@ -34,6 +34,9 @@ Image = pytest.importorskip("PIL.Image")
 MICRO = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.25, "PhysicalSizeZ": 2.0}
 AFFINE = np.diag([0.0005, 0.00025, 0.002, 1.0])
 
+# All time points of a file are its channels.
+pytestmark = pytest.mark.filterwarnings("ignore:times-and-channels")
+
 
 def write(path, array, axes="ZYX", said=MICRO, **how):
     """Write an OME-TIFF."""

@@ -33,6 +33,9 @@ FORMATS = pytest.mark.parametrize("version", [2, 3], ids=["v2", "v3"])
 SPATIAL = dict.fromkeys("xyz", "micrometer")
 MILLIMETRES = dict.fromkeys("xyz", "millimeter")
 
+# All time points of a file are its channels.
+pytestmark = pytest.mark.filterwarnings("ignore:times-and-channels")
+
 
 def write_array(store, array, chunks, version=3, **options):
     """Write with zarr-python; return its array."""

@@ -233,9 +233,16 @@ def names_of_channels(
 
 
 def named_layout(
-    shape: tuple[int, ...], axes: Sequence[str], name: str, labels: Sequence[str] = ()
+    shape: tuple[int, ...],
+    axes: Sequence[str],
+    name: str,
+    labels: Sequence[str] = (),
+    *,
+    warns: bool = False,
 ) -> Layout:
     """Return the layout of an array whose axes have names; ``labels`` are those of channels.
+
+    With ``warns``, the opening of a path reports several time points.
 
     Examples
     --------
@@ -245,17 +252,20 @@ def named_layout(
     if len(shape) != len(axes):
         msg = f"the array of {name} has {len(shape)} axes, and its metadata name {len(axes)}: "
         raise BadHeader(f"{msg}{', '.join(axes)}.")
-    place = {axis: n for n, axis in enumerate(axes)}
-    if len(place) != len(axes):
+    numbers = {axis: n for n, axis in enumerate(axes)}
+    if len(numbers) != len(axes):
         msg = f"{name} has several axes of one name ({', '.join(axes)}), shape {shape}."
         raise BadHeader(msg, do=f"Name each axis in the file, or by axes=, for {len(shape)} axes.")
-    x, y, z = (place.get(axis) for axis in SPATIAL)
+    x, y, z = (numbers.get(axis) for axis in SPATIAL)
     c_axes = tuple(n for n, axis in enumerate(axes) if axis not in SPATIAL)
     names = names_of_channels(labels, axes, shape) if labels else ()
     times = ONE_TIME
-    if "t" in place and shape[place["t"]] > 1:
-        inner = math.prod(shape[n] for n in c_axes if n > place["t"])
-        times = Times(int(shape[place["t"]]), int(inner))
+    if "t" in numbers and shape[numbers["t"]] > 1:
+        inner = math.prod(shape[n] for n in c_axes if n > numbers["t"])
+        times = Times(int(shape[numbers["t"]]), int(inner))
+    place = PLACEMENT.get()
+    if warns and place.sizes is not None:
+        place.sizes.update(zip(axes, shape, strict=True))
     return Layout(shape, c_axes, (x, y, z), channel_names=names, times=times)
 
 

@@ -353,7 +353,8 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         part = f"the attributes of {path}/zarr.json"
         raise _part_is_lost(part, "whether every shard was written", name)
     own = levels[level].axes if levels else _OLD_AXES[-array.ndim :]
-    layout = named_layout(tuple(array.shape), own, name, labels_of_channels(attributes))
+    labels = labels_of_channels(attributes)
+    layout = named_layout(tuple(array.shape), own, name, labels, warns=fields is None)
     if levels:
         layout = replace(layout, times=layout.times.at(*levels[level].time))
     finest = group.get(levels[0].path) if level and not PLACEMENT.get().has_affine else None

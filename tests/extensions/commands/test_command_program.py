@@ -308,6 +308,7 @@ def test_a_folder_of_planes_is_one_volume(tmp_path, monkeypatch, capsys):
     assert (status, len(result["converted"])) == (0, 1)
 
 
+@pytest.mark.filterwarnings("ignore:times-and-channels")
 def test_info_names_channels_and_time_points(tmp_path, capsys):
     """Of OME-TIFF; names in words and as a list."""
     tifffile = pytest.importorskip("tifffile")

@@ -77,7 +77,7 @@ def test_a_region_computes_its_planes_alone(fake, tmp_path, suffix):
     """Geometry, unit, and the part of the array that a region is."""
     place = tmp_path / f"a{suffix}"
     place.write_bytes(b"-")
-    volume = vp.Volume(place, scene="second")
+    volume = vp.Volume(place, scene="second", time="channels")
     part = volume.read(Region((0, 0, 1), (5, 6, 2)))
 
     assert volume.shape == (6, 30, 20, 4)
@@ -99,7 +99,7 @@ def test_a_reader_of_whole_images_is_named_as_one(fake, tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "chunks", VOXELS.shape)
     place = tmp_path / "a.nd2"
     place.write_bytes(b"-")
-    volume = vp.Volume(place, scene=0)
+    volume = vp.Volume(place, scene=0, time="channels")
 
     assert volume.access == "stream"
     assert not volume.probe().is_lazy

@@ -142,3 +142,12 @@ def test_ops_in_micrometres_need_a_size_in_the_file(tmp_path, name):
     assert next(iter(opened.open_volume(affine=AFFINE).spacing(0.5, unit="um")))["image"].shape
     with pytest.raises(SampleError, match="the file has no size of voxels"):
         next(iter(opened.open_volume().spacing(0.5, unit="um")))["image"].realize()
+
+
+def test_a_plane_has_two_lengths(tmp_path):
+    """Data without a z axis have no third voxel size, in tifffile's metadata and ours."""
+    size = {"PhysicalSizeX": 0.65, "PhysicalSizeY": 0.5}
+    tifffile.imwrite(tmp_path / "a.ome.tif", np.zeros((3, 4)), metadata={"axes": "YX", **size})
+    volume = vp.Volume(tmp_path / "a.ome.tif")
+    assert volume.lengths == "0.65 x 0.5 um"
+    assert "0.65 x 0.5 um" in repr(volume)

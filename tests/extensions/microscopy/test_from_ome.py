@@ -12,6 +12,7 @@ from ome_files import set_ome, write_image, write_plate
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import LikelyMistake, SampleError, VolumeNotFound
+from voxpipe.volumes import close_volumes
 
 VOXELS = np.random.default_rng(0).integers(0, 900, (3, 2, 4, 20, 30)).astype("u2")
 NUCLEI = (VOXELS[:, 0] > 500).astype("u1")
@@ -235,3 +236,29 @@ def test_a_plate_may_be_a_url(tmp_path):
     assert [sample.case for sample in samples] == ["A/1/0 t0", "A/1/0 t1"]
     np.testing.assert_array_equal(stored(samples[1]["image"]), VOXELS[1])
     np.testing.assert_array_equal(stored(samples[1]["label"])[0], NUCLEI[1])
+
+
+@pytest.mark.parametrize("kind", ["zarr", "tif", "hyperstack"])
+def test_a_path_of_several_times_warns(tmp_path, kind):
+    """Until the user chooses one, or all of them as channels; tifffile wrote the planes."""
+    place = tmp_path / ("a.ome.zarr" if kind == "zarr" else "a.ome.tif")
+    if kind == "zarr":
+        write_image(place, VOXELS, "tczyx", 3)
+    else:
+        place = tmp_path / "a.tif" if kind == "hyperstack" else place
+        order = VOXELS.transpose(0, 2, 1, 3, 4) if kind == "hyperstack" else VOXELS
+        axes = {"metadata": {"axes": "TZCYX" if kind == "hyperstack" else "TCZYX"}}
+        tifffile.imwrite(place, order, imagej=kind == "hyperstack", **axes)
+    times, channels = VOXELS.shape[:2]
+    text = f"times-and-channels: the {times} time points and {channels} channels of "
+
+    with pytest.warns(LikelyMistake, match=text):
+        assert vp.Volume(place).shape[0] == times * channels
+    close_volumes()  # an open file has been reported
+    with pytest.warns(LikelyMistake, match=text):
+        next(iter(vp.from_cases([{"image": str(place)}]).open_volume()))["image"].shape  # noqa: B018
+    for word in ("channels", "all"):
+        assert vp.Volume(place, time=word).shape[0] == times * channels
+    assert vp.Volume(place, time=0).shape[0] == channels
+    (sample,) = vp.from_ome(place, time="channels").open_volume()
+    assert sample["image"].shape[0] == times * channels

@@ -127,7 +127,7 @@ def test_folders_may_have_placeholders(tmp_path):
     for t in (9, 10):
         stack(tmp_path / f"t{t}", PLANES[:3] + t)
 
-    volume = vp.Volume(f"{tmp_path}/t{{t}}/z{{z}}.tif")
+    volume = vp.Volume(f"{tmp_path}/t{{t}}/z{{z}}.tif", time="channels")
 
     assert volume.shape == (2, 50, 40, 3)
     np.testing.assert_array_equal(volume.numpy()[1].T, PLANES[:3] + 10)
@@ -138,7 +138,7 @@ def test_stacks_of_planes_may_be_times(tmp_path):
     for t in range(2):
         tifffile.imwrite(tmp_path / f"t{t}.tif", PLANES[t : t + 3], photometric="minisblack")
 
-    volume = vp.Volume(f"{tmp_path}/t{{t}}.tif")
+    volume = vp.Volume(f"{tmp_path}/t{{t}}.tif", time="channels")
 
     np.testing.assert_array_equal(volume.numpy()[1].T, PLANES[1:4])
 
