@@ -27,7 +27,7 @@ from ..graph.node import swap_parents
 from ..graph.walk import branch_mark, stream_names
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
-from .forms import ChainedForm, UnknownForm, names_to_show
+from .forms import ChainedForm, UnknownForm, entry_of, names_to_show
 from .forms import chained_form as chained_form
 
 # A pipe's length needs those of its parents, and merging branches share parents: with plain ``len``
@@ -390,7 +390,7 @@ class MainProcess(DataPipe):
         return False
 
 
-IterDataPipe.functions.setdefault("preview", DataPipe.preview)  # for pipes of torch
+IterDataPipe.functions.setdefault("preview", entry_of(DataPipe.preview))  # for pipes of torch
 
 
 class PerItem(SameLength):

@@ -79,6 +79,21 @@ def _text_of(name: str, kind: type) -> str:
     return f"{name}{signature_of(kind)}\n\n{inspect.getdoc(kind) or ''}".strip()
 
 
+def entry_of(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an entry that calls a method, with its parameters without ``self``."""
+
+    @functools.wraps(method)
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    signature = inspect.signature(method)
+    signature = signature.replace(parameters=[*signature.parameters.values()][1:])
+    # torch copies these attributes from its table.
+    entry.__doc__ = f"{method.__name__}{signature}\n\n{inspect.getdoc(method)}"
+    vars(entry)["__signature__"] = signature
+    return entry
+
+
 class FirstUse:
     """A chained form whose class is loaded when it is called, or when its docstring is read."""
 

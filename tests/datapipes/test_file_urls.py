@@ -61,7 +61,7 @@ def test_commands_take_file_urls(folder, tmp_path, monkeypatch, command, capsys)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     (tmp_path / "notes.txt").write_text("none")
-    out = {"convert": ["out"], "index": ["-o", "out"], "check": []}[command]
+    out = {"convert": ["out"], "index": ["-o", "out.json"], "check": []}[command]
     out = [text.replace("out", f"file://{tmp_path}/out") for text in out]
 
     assert main([command, f"file://{tmp_path}/p0", *out]) == 0
@@ -69,7 +69,7 @@ def test_commands_take_file_urls(folder, tmp_path, monkeypatch, command, capsys)
 
     assert "notes.txt" in capsys.readouterr().err
     assert list((tmp_path / "work").iterdir()) == []
-    assert (tmp_path / "out").exists() == (command != "check")
+    assert [path.exists() for path in tmp_path.glob("out*")] == [True] * (command != "check")
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/copies", "memory://copies"])

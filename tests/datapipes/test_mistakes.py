@@ -184,7 +184,8 @@ def test_a_map_that_loses_the_provenance_is_told_once(tmp_path, workers):
     with loader, told as warned:
         batches = list(loader)
 
-    assert len({str(w.message) for w in warned}) == 1
+    # Python 3.12 and later warn of a fork beside threads too.
+    assert len({str(w.message) for w in warned if w.category is ProvenanceLost}) == 1
     assert [list(batch) for batch in batches] == [["image"]] * 3
 
 

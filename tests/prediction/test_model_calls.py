@@ -154,6 +154,7 @@ def test_several_outputs_are_refused(result, head, words):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is (deprecated|not supp):FutureWarning")
 def test_what_torchscript_keeps_is_the_models():
     """No Python object holds it."""
     assert run_model(torch.jit.script(ScriptedKeeping()), torch.ones(1, 1, 2, 3, 4), ())[1]

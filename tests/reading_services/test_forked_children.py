@@ -120,7 +120,9 @@ def test_a_batch_that_a_child_holds_is_not_written_over(warm_python):
 
 
 HERE = """
-import os
+import os, warnings
+# Python 3.12 and later warn of a fork beside threads.
+warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
 from torch.utils.data.datapipes.iter import IterableWrapper
 from voxpipe.adapters import Timeout
 from voxpipe.core.errors import IteratorInvalidated

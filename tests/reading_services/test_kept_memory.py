@@ -1,6 +1,7 @@
 """Workers keep the memory that they free, and users may say otherwise."""
 
 import ctypes
+import platform
 import subprocess
 import sys
 import textwrap
@@ -47,8 +48,10 @@ def page_faults(keeps):
 
 @pytest.mark.skipif(not has_mallopt(), reason="glibc only")
 def test_chunks_that_come_and_go_take_no_new_pages():
-    assert page_faults(keeps=False) > 10_000
     assert page_faults(keeps=True) < 1_000
+    # glibc 2.42 keeps them by itself.
+    if (glibc := platform.libc_ver()[1]) and tuple(map(int, glibc.split("."))) < (2, 42):
+        assert page_faults(keeps=False) > 10_000
 
 
 @pytest.mark.parametrize(

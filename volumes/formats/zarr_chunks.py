@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -504,8 +505,11 @@ def _is_behind(codec: Codec) -> bool:
 
 def crc32c(data: Any) -> int:
     """Return the CRC-32C of bytes."""
-    import google_crc32c  # a dependency of zarr-python
-
+    try:
+        import google_crc32c  # a dependency of zarr-python 3.1
+    except ModuleNotFoundError:
+        older = import_module("crc32c")  # a dependency of zarr-python 3.0
+        return int(older.crc32c(bytes(data)))
     return int(google_crc32c.value(bytes(data)))
 
 
