@@ -35,7 +35,14 @@ from .ome_metadata import OmeNode, join
 from .ome_view import tiff_sizes
 from .result_times import IMAGE as IN_PLACE
 from .result_times import JointTimes
-from .tiff_sequence import SUFFIXES, PlaneFiles, files_of_pattern, has_fields, without_word
+from .tiff_sequence import (
+    SUFFIXES,
+    TIMES_AS_CHANNELS,
+    PlaneFiles,
+    files_of_pattern,
+    has_fields,
+    without_word,
+)
 
 IMAGE, LABEL = "image", "label"
 _ENDS = (".ome.zarr", ".zarr", ".ome.tiff", ".ome.tif", ".tiff", ".tif", *SCENES)
@@ -275,7 +282,8 @@ def channels_by_time(volume: Volume) -> NDArray[np.int64]:
     There is one row if its file has no times, or if its channels are not those of every time.
     """
     every, place = np.arange(volume.shape[0])[None], volume.located_source
-    if place is None or place.options.reader_kwargs.get("time", "all") not in (None, "all"):
+    time = None if place is None else place.options.reader_kwargs.get("time")
+    if place is None or time not in (None, *TIMES_AS_CHANNELS):
         return every
     sizes = {a: n for a, n in _sizes_at(place).items() if a not in SPATIAL}
     names, count = volume.channel_names, sizes.get("t", 1)

@@ -15,8 +15,8 @@ from ...datapipes import DataPipe
 from ...datapipes.cost import explain_cost
 from ...graph import Pipe, chain_code
 from ...spatial import LazyPatch
+from ...spatial.lazy.patch_facts import channel_names
 from ...spatial.lazy.patch_report import asks_voxels, describe_patch, sources_of
-from ...spatial.lazy.stack import channel_names
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import coarser_levels, has_statistics
 from .planes import (

@@ -92,7 +92,7 @@ def check_html(report: CheckReport) -> str:
     )
     rows = [(one.case, one.key, one.error, one.reason) for one in bad[:_MOST_FINDINGS]]
     more = f"<div>and {len(bad) - len(rows)} more</div>" if len(bad) > len(rows) else ""
-    sizes = [f"{key}: {', '.join(every[:5])}" for key, every in report.shown_lengths.items()]
+    sizes = [f"{key}: {', '.join([*every][:5])}" for key, every in report.shown_lengths.items()]
     rows_html = columns(("case", "key", "error", "reason"), rows) if rows else ""
     return box(head, rows_html, more, *(f"<div>{escape(line)}</div>" for line in sizes))
 

@@ -13,7 +13,7 @@ from ...core import META, Affine, Sample
 from ...core.grid import XYZ
 from ...core.suggest import looks_like_label
 from ...spatial import LazyPatch
-from ...spatial.lazy.stack import channel_names
+from ...spatial.lazy.patch_facts import channel_names
 from ...volumes import Volume
 from .facts import draws_of, is_batch, pass_needed, streams_in_plane, streams_of_batch
 from .pixels import is_colour

@@ -18,7 +18,7 @@ from ...core.errors import MissingDependency
 from ...core.grid import numbers_of_axes
 from ...core.validate import MILLIMETRES, plain_unit
 from ...spatial import LazyPatch
-from ...spatial.lazy.stack import channel_names
+from ...spatial.lazy.patch_facts import channel_names
 from ...volumes import Volume, save
 from ...volumes.backend import read_counted
 from ...volumes.catalog.whole_pass import at_level, coarser_levels

@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypedDict, Unpack, overload
 import numpy as np
 
 from ...core import Region, errors
+from ...core.call_site import looking_ahead
 from ...core.grid import XYZ
 from ...core.progress import shows_progress
 from ...core.sample import case_of
@@ -237,6 +238,8 @@ def convert(
         paths = [os.fspath(one) for one in sources if isinstance(one, (str, os.PathLike))]
         remote = any(map(is_url, paths))
         volume = Volume(volume, storage_options=storage_options if remote else None)
+        with looking_ahead():  # time points stay an axis, or are refused: no warning of channels
+            volume.header  # noqa: B018
     header = replace(volume.header, affine=affine_entries(volume.grid.affine, volume.name))
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
     refuse_itself(volume, place)

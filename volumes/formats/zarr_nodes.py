@@ -353,8 +353,8 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         part = f"the attributes of {path}/zarr.json"
         raise _part_is_lost(part, "whether every shard was written", name)
     own = levels[level].axes if levels else _OLD_AXES[-array.ndim :]
-    labels = labels_of_channels(attributes)
-    layout = named_layout(tuple(array.shape), own, name, labels, warns=fields is None)
+    names = labels_of_channels(attributes)
+    layout = named_layout(tuple(array.shape), own, name, names, warns=fields is None)
     if levels:
         layout = replace(layout, times=layout.times.at(*levels[level].time))
     finest = group.get(levels[0].path) if level and not PLACEMENT.get().has_affine else None
@@ -462,8 +462,7 @@ METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
 
 def open_ranges_node(ranges: RangeStore, name: str) -> Any:
     """Return the zarr Array or Group at the root of a store of ranges, read by zarr-python."""
-    # The store reads and checks the bytes. The valid metadata document replaces probes of
-    # zarr-python, each of which may be a round trip.
+    # The store checks all bytes; the metadata document saves the round trips of zarr-python.
     zarr = import_package("zarr", name)
     from ._zarr_python import RangesStore
 

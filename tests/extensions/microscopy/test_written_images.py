@@ -17,6 +17,9 @@ from voxpipe.core.errors import (
 )
 from voxpipe.volumes.conversion.ome_group import reduce_blocks
 
+# Movies are opened whole: the warning has tests of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:times-and-channels")
+
 SHAPE = 2, 600, 520, 3
 VOXELS = np.random.default_rng(0).integers(0, 999, SHAPE).astype("u2")
 STORED = VOXELS.transpose(0, 3, 2, 1)

@@ -99,10 +99,11 @@ def movie(path):
     return voxels
 
 
+@pytest.mark.filterwarnings("ignore:times-and-channels")
 def test_times_are_a_leading_axis_and_channels_have_their_names(tmp_path):
     """As zarr-python reads them; chosen channels and patches of a movie too."""
     voxels = movie(tmp_path / "m.ome.zarr")
-    volume = vp.Volume(tmp_path / "m.ome.zarr")
+    volume = vp.Volume(tmp_path / "m.ome.zarr", time="channels")
     layers = {arguments["name"]: (data, arguments) for data, arguments, _ in volume.to_napari()}
 
     assert [*layers] == ["DAPI", "GFP"]
