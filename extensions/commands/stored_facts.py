@@ -21,6 +21,7 @@ _MAGIC = {
     b"\xfd7zXZ": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x89PNG": "deflate",
+    b"\xff\xd8\xff": "jpeg",
 }
 # Names of codecs by their names in NRRD.
 _ENCODINGS = {"raw": "none", "gz": "gzip", "bz2": "bzip2", "ascii": "text", "txt": "text"}
@@ -224,7 +225,7 @@ _CODECS: Mapping[str, Callable[[Any, Any, Mapping[str, Any]], str]] = MappingPro
         "tiff-sequence": _codec_of_tiff,
         # Voxels after a header, or a whole file that is compressed.
         **dict.fromkeys(
-            ("mgh", "nifti", "nifti-gz", "nifti-pair", "numpy", "raw"), _codec_of_bytes
+            ("mgh", "nifti", "nifti-gz", "nifti-pair", "numpy", "raw", "simpleitk"), _codec_of_bytes
         ),
     }
 )

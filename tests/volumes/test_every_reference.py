@@ -17,6 +17,9 @@ from reference_files import LOCAL_ONLY, REFERENCES, case_at, collect, contents, 
 from voxpipe.testing import StoreContract
 from voxpipe.volumes import Volume
 
+# Movies are opened whole: the warning has tests of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:times-and-channels")
+
 collect()
 BY_URL = [name for name in REFERENCES if name not in LOCAL_ONLY]
 # More than the handles that are kept, so that each is opened again when its turn comes.

@@ -10,6 +10,9 @@ from reference_files import LOCAL_ONLY, REFERENCES, collect, local, remote
 from voxpipe.__main__ import main
 from voxpipe.volumes import close_volumes
 
+# Movies are opened whole: the warning has tests of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:times-and-channels")
+
 nibabel = pytest.importorskip("nibabel")
 collect()
 # Facts of files whose library states them.

@@ -9,6 +9,9 @@ import pytest
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume
 
+# Movies are opened whole: the warning has tests of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:times-and-channels")
+
 DATA = Path(__file__).parents[1] / "data"
 VERSIONS = [2, 3]
 SFORM = np.array([[0, -2, 0, 10], [1.5, 0, 0, -20], [0, 0, -3, 30], [0, 0, 0, 1.0]])

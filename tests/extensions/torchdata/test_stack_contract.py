@@ -224,7 +224,7 @@ def test_no_attribute_hides_a_chained_form(name):
 
         hidden = [form for form in forms if form in dir_of(pipe)]
         # preview() is a method, which torch's pipes get as a form.
-        assert not ours or not [f for f in hidden if getattr(type(pipe), f, None) is not forms[f]]
+        assert not ours or hidden in ([], ["preview"])
 
 
 def dir_of(pipe):
