@@ -18,7 +18,7 @@ from watchdog import Watchdog
 
 # Times are never asserted: a busy machine is not a bug. Of each property that says no number,
 # `make test` tries these examples and `make test-slow` a hundred.
-EXAMPLES = int(os.environ.get("VOXPIPE_TEST_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("VOXPIPE_TEST_EXAMPLES", "20"))
 settings.register_profile("voxpipe", deadline=None, print_blob=True, max_examples=EXAMPLES)
 settings.load_profile("voxpipe")
 

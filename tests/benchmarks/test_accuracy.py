@@ -73,6 +73,7 @@ def test_the_table_is_true(
                 assert got <= said * SLACK + step, (way, name)
 
 
+@pytest.mark.slow
 def test_fused_is_never_worse_than_eager(found: Any, accuracy: Any) -> None:
     """One interpolation loses no more than several."""
     fused, eager = (found[way] for way in accuracy.OWN)

@@ -78,6 +78,7 @@ def batches(service=None, transform=RANDOM):
         return [*loader, *loader]
 
 
+@pytest.mark.slow
 def test_workers_change_nothing():
     """What TorchIO draws comes from seed, epoch and sample, wherever it runs."""
     here = batches()

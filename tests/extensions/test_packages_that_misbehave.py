@@ -130,6 +130,7 @@ def test_a_package_with_the_names_of_voxpipe(tmp_path):
     assert lines == ["(1, 2, 3, 4) True", "1"]
 
 
+@pytest.mark.slow
 def test_names_of_the_engine_and_of_torch_are_not_replaced(tmp_path):
     """One warning for each name says whose it is; the engine's and torch's objects stay."""
     points = "[voxpipe.forms]\nrotate = taking_package:Mine\nbatch = taking_package:Mine\n"
@@ -173,6 +174,7 @@ def test_a_package_that_registers_while_formats_load(tmp_path, first):
     ]
 
 
+@pytest.mark.slow
 def test_an_installation_without_metadata(tmp_path):
     """One warning says why extensions are unavailable, and how to get them; the engine works."""
     script = """

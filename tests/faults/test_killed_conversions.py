@@ -55,6 +55,7 @@ def _status(source, folder, seconds):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.slow
 def test_a_killed_conversion_leaves_what_a_whole_one_does(attacks, isolated):
     """Nothing more, nothing less, the same bytes."""
     attacks.each(lambda seed: isolated("convert_under_fire", seed).refuse(), quick=2, whole=200)

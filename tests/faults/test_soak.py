@@ -71,6 +71,7 @@ def epochs(pipe, rng, expected):
         yield
 
 
+@pytest.mark.slow
 def test_nothing_grows(request, tmp_path):
     """Memory, descriptors and threads are at the end what they were after the first epochs."""
     config = request.config

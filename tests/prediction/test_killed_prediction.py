@@ -86,6 +86,7 @@ def test_rows_that_were_not_whole_are_there(scan, tmp_path):
     assert (vp.Volume(killed).numpy() == vp.Volume(whole).numpy()).all()
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_begins_anew(scan, tmp_path):
     """Another scan, or a state that somebody changed, is not continued."""
     result = tmp_path / "a.nii.gz"

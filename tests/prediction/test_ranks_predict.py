@@ -6,6 +6,7 @@ import signal
 import warnings
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -86,6 +87,7 @@ def test_two_ranks_share_the_windows(tmp_path):
     assert answers_of(start(tmp_path)) == [[0, False], [0, True]]  # it is there
 
 
+@pytest.mark.slow
 def test_two_ranks_go_on_after_a_kill(tmp_path):
     """Neither of them runs again what was finished with its layer."""
     array = np.random.default_rng(0).normal(size=(24, 8, 8)).astype(np.float32)

@@ -60,6 +60,7 @@ for does in [{children}]:
 SHORT = ("drops_it", "shuts_it_down", "iterates_it_anew", "goes_on_with_it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("children", "method", "stay"),
     [

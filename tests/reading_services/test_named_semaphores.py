@@ -50,6 +50,7 @@ def test_names_are_gone_and_locks_go_on():
     assert (done.stdout, done.stderr) == ("True False None [False, False] None\n", "")
 
 
+@pytest.mark.slow
 def test_workers_that_decode_blosc_leave_none(warm_python, tmp_path):
     """Decoding blosc makes a lock; the resource tracker warns of what is left at the end."""
     zarr = pytest.importorskip("zarr")

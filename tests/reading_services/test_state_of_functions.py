@@ -796,6 +796,7 @@ def under_one_server(warm_python, tmp_path_factory):
     return folder, parts_of_a_script(warm_python, folder, "forkserver", *parts)
 
 
+@pytest.mark.slow
 def test_values_that_the_guard_of_a_script_sets_are_those_of_workers(under_one_server):
     """As arguments of a command line, which the main process parses; an object is named."""
     _, printed = under_one_server

@@ -65,6 +65,7 @@ def run(pipe, workers, epochs=1, seed=7, method="fork", **options):
         return [list(it) for _ in range(epochs)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 def test_worker_init_fn_prepares_each_share(workers):
     """Every worker runs what the function returned, on its own share; items come in turn."""

@@ -64,6 +64,7 @@ def test_torch_pipes_are_torch_s_own():
         assert getattr(ours, name) is getattr(of_torch, name)
 
 
+@pytest.mark.slow
 def test_torchdata_may_be_imported_before():
     """Its chained forms keep their names, and importing ours is no error."""
     names = STORED["names"]["datapipes.iter"]

@@ -150,6 +150,7 @@ def check_thin(thin, data):
     assert_poison_never_shows(*thin(case, dtype), plan, policy, native, stages)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_thin_chunks_at_a_face_never_show(thin, data):
     """Neither does what a chunk holds that taps of weight 0 would lie in."""

@@ -139,6 +139,7 @@ def test_a_writer_that_lives_keeps_its_lease(server, first, place):
         pass
 
 
+@pytest.mark.slow
 def test_who_was_stopped_for_too_long_writes_no_more(place, first, monkeypatch):
     """It finds its place taken, and says so; the volume is that of the other."""
     if place[1] is None:

@@ -306,6 +306,7 @@ def other_version(patch, fact):
     return fact
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     "fact", ["voxpipe", *(pytest.param(f, marks=pytest.mark.slow) for f in ("kernel", "h5py"))]

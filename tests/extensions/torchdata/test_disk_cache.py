@@ -80,6 +80,7 @@ def test_the_order_does_not_depend_on_what_is_there(tmp_path):
     assert list(chain(tmp_path, "abcd")) == [path_in(tmp_path, name) for name in "abcd"]
 
 
+@pytest.mark.slow
 def test_more_than_a_thousand_new_files(tmp_path):
     """Torchdata remembers 1000, and then raises BufferError."""
     names = [str(n) for n in range(1100)]

@@ -276,6 +276,7 @@ kept[0].read(1)
 """
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_open_when_the_program_ends(warm_python):
     """The thread with the connection has ended by then: nobody may wait for it."""
     with WebServer({"/a": b"x" * 10**6}) as server:
