@@ -116,3 +116,8 @@ def services():
         if name.partition(" ")[0] in numbers or name.endswith(".ttf")  # matplotlib's fonts
     }
     return files | {("process", pid) for pid in pids}
+
+
+def shared_blocks():
+    """Return the names of shared memory. Tests that run beside this one have semaphores there."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
