@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import posixpath
 from collections import Counter
@@ -11,9 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ...core.call_site import WarnOnce, warn
 from ...core.errors import LikelyMistake, SampleError, VolumeNotFound
@@ -24,11 +20,9 @@ from ...datapipes.case_names import CASE
 from ...storage.location import is_url, public_name
 from ...volumes import Volume
 from ...volumes.catalog.find import list_below
-from ...volumes.formats.chunked_backend import SPATIAL
 from ...volumes.formats.stored_file import LocalStoredFile, RemoteStoredFile, import_package
 from ...volumes.header import ONE_TIME, Times
 from ...volumes.registry import BackendRequest
-from ...volumes.source import LocatedSource
 from .bioio_reader import SUFFIXES as SCENES
 from .bioio_reader import scenes_of
 from .ome_metadata import OmeNode, join
@@ -37,7 +31,6 @@ from .result_times import IMAGE as IN_PLACE
 from .result_times import JointTimes
 from .tiff_sequence import (
     SUFFIXES,
-    TIMES_AS_CHANNELS,
     PlaneFiles,
     files_of_pattern,
     has_fields,
@@ -274,46 +267,6 @@ def _sizes_of(volume: Volume) -> dict[str, int]:
     if source is None or ".zarr" not in source.name:
         return {}
     return OmeNode.at(source.path or source.location, source.options.storage_options).sizes()
-
-
-def channels_by_time(volume: Volume) -> NDArray[np.int64]:
-    """Return the numbers of the channels of a volume (T, C), a row for each time point.
-
-    There is one row if its file has no times, or if its channels are not those of every time.
-    """
-    every, place = np.arange(volume.shape[0])[None], volume.located_source
-    time = None if place is None else place.options.reader_kwargs.get("time")
-    if place is None or time not in (None, *TIMES_AS_CHANNELS):
-        return every
-    sizes = {a: n for a, n in _sizes_at(place).items() if a not in SPATIAL}
-    names, count = volume.channel_names, sizes.get("t", 1)
-    each = len(names) // count
-    if count == 1 or (names and names != names[:each] * count):
-        return every
-    if names and (volume.axis_map is not None or each * count < math.prod(sizes.values())):
-        return every.reshape(count, each) if len({*names}) == each else every
-    if volume.axis_map is not None or math.prod(sizes.values()) != volume.shape[0]:
-        return every
-    numbers = every.reshape([*sizes.values()])
-    return np.moveaxis(numbers, [*sizes].index("t"), 0).reshape(count, -1)
-
-
-def _sizes_at(place: LocatedSource) -> Mapping[str, int]:
-    """Return the lengths of the axes of a stored image, by letter; empty for other formats."""
-    own, root = place.options.reader_kwargs, place.path or place.location
-    if "pattern" in own:
-        root = posixpath.join(root, own["pattern"])
-    elif "label" in own:
-        root = join(root, f"labels/{own['label']}")
-    name = public_name(root).lower()
-    if ".zarr" in name:
-        return OmeNode.at(root, place.options.storage_options).sizes()
-    if not name.endswith((*SUFFIXES, *SCENES)):
-        return {}
-    images = [*images_below(root, place.options.storage_options, WarnOnce())]
-    number = own.get("series", own.get("scene", 0))
-    mine = [one for one in images if number in one.options.values()]
-    return (mine or images)[0].sizes
 
 
 def _as_labels(label: Any) -> dict[str, str]:

@@ -103,20 +103,6 @@ class OmeNode:
         levels = levels_of(self.attributes, self.name)
         return dict(zip(levels[0].axes, self.shape, strict=False)) if levels else {}
 
-    def time_scale(self) -> tuple[float, str]:
-        """Return the time between two time points of an image and its unit; 1 without one."""
-        image = self.ome["multiscales"][0] if self.is_image else {}
-        axes = [one if isinstance(one, Mapping) else {"name": one} for one in image.get("axes", ())]
-        steps = [one for one in image.get("datasets", [{}])[:1] if isinstance(one, Mapping)]
-        length, unit = 1.0, ""
-        for step in (*steps, image):
-            for change in step.get("coordinateTransformations") or ():
-                scale = change.get("scale", ()) if isinstance(change, Mapping) else ()
-                for axis, factor in zip(axes, scale, strict=False):
-                    if axis.get("name") == "t":
-                        length, unit = length * float(factor), str(axis.get("unit") or "")
-        return length, unit
-
     def label_names(self) -> list[str]:
         """Return the names of the label groups of an image, in the order of their list."""
         names = self.below(LABELS).ome.get(LABELS, ())

@@ -23,8 +23,7 @@ from ...volumes import Volume, save
 from ...volumes.backend import read_counted
 from ...volumes.catalog.whole_pass import at_level, coarser_levels
 from ...volumes.formats.chunked_backend import PIXEL
-from ..microscopy.from_ome import channels_by_time
-from ..microscopy.ome_metadata import OmeNode
+from ...volumes.header import ONE_TIME
 from .planes import has_directions
 from .scenes import first_volume, stored_affine, with_three_axes
 
@@ -189,7 +188,9 @@ def _rows_of(thing: Volume | LazyPatch, source: Any) -> NDArray[np.int64]:
     if not isinstance(source, Volume) or thing.shape[0] != source.shape[0]:
         return np.arange(thing.shape[0])[None]
     is_mixed = isinstance(thing, LazyPatch) and (thing.members or thing.values)
-    return np.arange(thing.shape[0])[None] if is_mixed else channels_by_time(source)
+    times = ONE_TIME if is_mixed else source.header.times
+    rows: NDArray[np.int64] = times.first(np.arange(thing.shape[0]))
+    return rows
 
 
 def _names_of(source: Any, names: Sequence[str], rows: NDArray[np.int64]) -> list[str]:
@@ -205,16 +206,13 @@ def _names_of(source: Any, names: Sequence[str], rows: NDArray[np.int64]) -> lis
 
 def _with_time(arguments: dict[str, Any], volume: Volume) -> dict[str, Any]:
     """Return the arguments of a layer with a leading axis of time."""
-    place, step, unit = volume.located_source, 1.0, ""
-    if place is not None and ".zarr" in place.name:
-        root = place.path or place.location
-        step, unit = OmeNode.at(root, place.options.storage_options).time_scale()
+    times = volume.header.times
     affine = np.eye(5)
     affine[1:, 1:] = arguments["affine"]
     return arguments | {
-        "scale": (step, *arguments["scale"]),
+        "scale": (times.step, *arguments["scale"]),
         "affine": affine,
-        "units": (unit if unit in _TIMES else "pixel", *arguments["units"]),
+        "units": (times.unit if times.unit in _TIMES else "pixel", *arguments["units"]),
         "axis_labels": ("t", *arguments["axis_labels"]),
     }
 
