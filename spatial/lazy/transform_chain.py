@@ -131,7 +131,7 @@ class TransformChain:
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
                 if getattr(step.op, "unit", "mm") not in ("mm", "voxel"):
-                    self._refuse_pixels(step.op)
+                    self._refuse_length(step.op)
                 step_plan = self.through_flushes(plan) if step.looks_at_stored else plan
                 params = step.draw(stream.restart(generator), step_plan, self.place)
                 plan = step.apply(plan, params)
@@ -148,7 +148,7 @@ class TransformChain:
             plan = of_source(plan, self.moving.grid)
         return plan
 
-    def _refuse_pixels(self, op: Any) -> None:
+    def _refuse_length(self, op: Any) -> None:
         """Raise ``SampleError`` for an op with a length, if voxels have no size."""
         first = next(iter(self.references.values()))
         unit = first.header.file_unit
