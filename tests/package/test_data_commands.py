@@ -569,36 +569,29 @@ def test_too_much_memory_is_told_in_options_of_the_command(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "status", "told"),
     [
-        ("fails", "voxpipe: OSError: no such\n  raised at {file}:19\n"),
-        ("misspelt", "voxpipe: AttributeError: 'NoneType' object has no attribute 'foo'\n  raised"),
+        ("with_argument", 2, "cannot be called without arguments: missing a required argument"),
+        ("with_argument", 2, " at {file}:"),
+        ("fails", 1, "voxpipe: OSError: no such\n  raised at {file}:19\n"),
+        (
+            "misspelt",
+            1,
+            "voxpipe: AttributeError: 'NoneType' object has no attribute 'foo'\n  raised",
+        ),
     ],
 )
-def test_a_chain_that_fails_is_told_in_a_line(folder, capsys, monkeypatch, name, told):
+def test_a_chain_that_fails_is_told_in_a_line(folder, capsys, monkeypatch, name, status, told):
     """With its place, and no traceback."""
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "chains_of_mine", raising=False)
     file = folder / "chains_of_mine.py"
     file.write_text(CHAINS.format(folder=f"{folder}/in/*/"))
 
-    assert main(["bench", f"{file}:{name}"]) == 1
+    assert main(["bench", f"{file}:{name}"]) == status
     said = capsys.readouterr().err
     assert told.format(file=file) in said
     assert "Traceback" not in said
-
-
-def test_a_function_that_needs_arguments_is_wrong_use(folder, capsys, monkeypatch):
-    """Its file and line are named."""
-    monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(sys.modules, "chains_of_mine", raising=False)
-    file = folder / "chains_of_mine.py"
-    file.write_text(CHAINS.format(folder=f"{folder}/in/*/"))
-
-    assert main(["bench", f"{file}:with_argument"]) == 2
-    told = capsys.readouterr().err
-    assert "cannot be called without arguments: missing a required argument" in told
-    assert f"at {file}:" in told
 
 
 def test_a_chain_that_is_not_there_is_named(folder, capsys, monkeypatch):
