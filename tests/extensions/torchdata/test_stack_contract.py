@@ -224,7 +224,8 @@ def test_no_attribute_hides_a_chained_form(name):
 
         hidden = [form for form in forms if form in dir_of(pipe)]
         # preview() is a method, which torch's pipes get as a form.
-        assert not ours or hidden in ([], ["preview"])
+        methods = {f: getattr(call, "__wrapped__", call) for f, call in forms.items()}
+        assert not ours or not [f for f in hidden if getattr(type(pipe), f, None) != methods[f]]
 
 
 def dir_of(pipe):
