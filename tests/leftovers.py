@@ -118,6 +118,14 @@ def services():
     return files | {("process", pid) for pid in pids}
 
 
-def shared_blocks():
-    """Return the names of shared memory. Tests that run beside this one have semaphores there."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
+def shared_names_left(before, grace=GRACE):
+    """Return names in /dev/shm that have come since ``before`` and stay, such as semaphores.
+
+    Names of tests in other processes come and go.
+    """
+    deadline = time.monotonic() + grace
+    left = set(os.listdir("/dev/shm")) - before
+    while left and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+        left &= set(os.listdir("/dev/shm"))
+    return left

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from leftovers import shared_blocks
+from leftovers import shared_names_left
 from scenes import full_chain, write_cases
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -88,7 +88,7 @@ def test_an_abandoned_epoch_leaves_nothing(cases):
 @pytest.mark.parametrize("end", ["finished", "abandoned"])
 def test_kept_batches_leave_nothing_once_they_are_gone(cases, end):
     """Batches in their slots and copies of them: what holds them is the user's list only."""
-    before, shm = open_files(), shared_blocks()
+    before, shm = open_files(), set(os.listdir("/dev/shm"))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlotsUsedUp)
@@ -103,7 +103,7 @@ def test_kept_batches_leave_nothing_once_they_are_gone(cases, end):
     del kept
     gc.collect()
     assert mapped() == set()
-    assert shared_blocks() == shm
+    assert shared_names_left(shm) == set()
 
 
 @pytest.mark.filterwarnings("ignore::voxpipe.core.errors.IdleWorkers")  # one works, as asked
@@ -267,7 +267,7 @@ def gone(pid):
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
 def test_workers_of_a_killed_parent_end(tmp_path, method):
     """Kill -9 of the consumer ends its workers and leaves nothing in /dev/shm."""
-    shm = shared_blocks()
+    shm = set(os.listdir("/dev/shm"))
     process = run(tmp_path, method, hang=True)
     pids = [int(pid) for pid in process.stdout.readline().split()]
 
@@ -276,13 +276,13 @@ def test_workers_of_a_killed_parent_end(tmp_path, method):
 
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)
-    assert shared_blocks() == shm
+    assert shared_names_left(shm) == set()
 
 
 @pytest.mark.slow
 def test_batches_of_a_killed_parent_leave_nothing(tmp_path):
     """Kill -9 of a consumer that looks into slots: no worker, no name, no memory stays."""
-    shm = shared_blocks()
+    shm = set(os.listdir("/dev/shm"))
     process = run(tmp_path, "forkserver", then="os.kill(os.getpid(), signal.SIGKILL)")
     output, _ = process.communicate(timeout=60)
 
@@ -290,7 +290,7 @@ def test_batches_of_a_killed_parent_leave_nothing(tmp_path):
     assert process.returncode == -signal.SIGKILL
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)
-    assert shared_blocks() == shm
+    assert shared_names_left(shm) == set()
 
 
 @pytest.mark.slow
