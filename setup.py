@@ -56,7 +56,7 @@ class PlainLibrary(build_ext):
         compile_sources = self.compiler.compile
 
         def compile_at_once(sources, **options):
-            """Compile each source in a thread of its own; they take a minute together."""
+            """Compile the sources in parallel: one after another they take a minute."""
             with ThreadPoolExecutor(os.cpu_count()) as threads:
                 objects = threads.map(lambda one: compile_sources([one], **options), sources)
                 return list(chain.from_iterable(objects))

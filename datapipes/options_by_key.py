@@ -18,7 +18,7 @@ _STORAGE = "storage_options"
 def named_by_key(
     options: Mapping[str, Any], keys: Collection[str] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """Return which keys the options name that are given by key."""
+    """Return the keys that each option given by key names."""
     return {name: tuple(value) for name, value in options.items() if _is_by_key(name, value, keys)}
 
 

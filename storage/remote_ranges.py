@@ -72,7 +72,7 @@ _ENTRY_BYTES, _LISTED_BYTES = 1024, 16 * 1024**2
 
 
 def _drop_loop() -> None:
-    """Let a forked child start its own event loop: the thread of its parent's does not run."""
+    """Drop the event loop in a forked child, which has no thread that runs it."""
     # fsspec 2025.3 and earlier keep the loop, and requests of the child would wait for ever.
     if asyn := sys.modules.get("fsspec.asyn"):
         asyn.reset_lock()

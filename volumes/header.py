@@ -48,7 +48,7 @@ class Times(NamedTuple):
         return self._replace(step=step, start=start, unit=unit) if self.number > 1 else self
 
     def after(self, table: NDArray[Any] | None, channels: int) -> Times:
-        """Return the times of those of ``channels`` that a table picks, alike at each time."""
+        """Return the time points of selected channels; one, unless each time has the same ones."""
         if table is None or self.number == 1:
             return self
         if self.stride * self.number == channels and len(table) % self.number == 0:
@@ -277,7 +277,7 @@ class Placement(NamedTuple):
     has_affine: bool = False  # whether the user gave one
     units: set[str] | None = None  # receives the units of length in the file
     sizes: dict[str, int] | None = None
-    """Receives the lengths of axes with names, if all of them are read."""
+    """Filled with the length of each named axis, if the whole image is opened."""
 
 
 PLACEMENT = ContextKey(Placement())

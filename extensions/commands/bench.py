@@ -90,7 +90,7 @@ _NO_SECONDS = ("items", "bytes_read", "bytes_decoded", "remote", "at_once", "alo
 
 
 def _document_of(measurement: Any, workers: Sequence[int], threads: Sequence[int]) -> Any:
-    """Return a batch, the seconds of its parts, and the forecast of each number of makers."""
+    """Return the seconds of the parts of a batch, and a forecast for each number of workers."""
     rows: list[dict[str, Any]] = []
     rows += [] if workers or threads else [{"workers": None, "threads": None}]
     rows += [{"workers": count, "threads": None} for count in workers]

@@ -496,7 +496,7 @@ _LEVELS = ForkSafeLock()
 @contextmanager
 def raise_complaints(name: str) -> Iterator[None]:
     """Raise tifffile's logged errors on the layout of a file, in this thread, as ``BadHeader``."""
-    # Its other messages are logged as usual. An error of the library names their consequence only.
+    # Other messages are logged as usual. Its errors omit the cause, which such a message has.
     logger, thread, messages = logging.getLogger(_LOGGER), threading.get_ident(), list[str]()
 
     def listen(record: logging.LogRecord) -> bool:

@@ -180,7 +180,7 @@ def streams_in_plane(patch: LazyPatch) -> set[str]:
 
 
 def streams_of_batch(batch: Mapping[str, Any], draws: Mapping[str, Any]) -> list[str]:
-    """Return the names of the pipes of a 2-D batch, from that which cuts its patches."""
+    """Return the names of the pipes of a 2-D batch, from the first that cuts patches."""
     ndims = {getattr(value, "ndim", 0) for key, value in batch.items() if key != META}
     names = list(draws)
     sizes = ((n, p.get("size")) for n, p in enumerate(draws.values()) if isinstance(p, Mapping))

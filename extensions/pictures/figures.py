@@ -208,7 +208,7 @@ def _characters_of(properties: Any) -> set[int]:
 
 
 def _height(layer: Layer) -> float:
-    """Return the height of the tallest frame in widths."""
+    """Return the height of the tallest frame, relative to its width."""
     frames = frames_of(layer.planes) if layer.planes else []
     ratios = [height / width for height, width in frames]
     return float(np.clip(max(ratios, default=0.3), 0.3, 2.0))

@@ -68,7 +68,7 @@ class TransformChain:
         return self.moving is None
 
     def refuse_unplaced(self, other: Any, argument: str = "", key: str = "") -> None:
-        """Raise GridMismatch if the places of the first volume and another have no unit in common.
+        """Raise GridMismatch if only one of two volumes has a place in a unit of length.
 
         The other volume is that of an argument, or of a key.
         """

@@ -196,7 +196,7 @@ def _of_type(volume: Any, array: Any, dtype: DTypeLike | None, like: Any) -> Any
 
 
 def _times_like(volume: Any, like: Any) -> Times:
-    """Return the time points of a volume, at those of ``like`` if these are as many."""
+    """Return the time points of a volume, with the step of ``like`` if it has as many."""
     own: Times = volume.header.times
     others = ONE_TIME if like is None else like.header.times
     if volume.shape[0] == 1 or others.number == 1:
