@@ -114,6 +114,13 @@ class CaseNames:
 
     def find(self, cases: Sequence[Any]) -> Callable[[int], str]:
         """Return a function from the numbers of cases to the names of :func:`names_of`."""
+        self.look(cases)
+        if self.of_number is None:
+            self.of_number = names_of(cases).__getitem__
+        return self.of_number
+
+    def look(self, cases: Sequence[Any]) -> None:
+        """Find how to search for names, where that is quick; else the names stay unknown."""
         self._cases, self._key, self._searches = [*cases], _first_key(cases), 0
         try:
             self._values = [*_first_values(cases, self._key)]
@@ -122,9 +129,6 @@ class CaseNames:
         text = None if self._key is None else _text_of(self._values)
         if text is not None and (":" not in text or "://" not in text):
             self.of_number = partial(self._search, cases, text, _suffixes())
-        else:
-            self.of_number = names_of(cases).__getitem__
-        return self.of_number
 
     def _search(self, cases: Sequence[Any], text: str, ends: tuple[str, ...], number: int) -> str:
         """Return the name of one case, if no other has it; else find the names of all."""
@@ -136,12 +140,13 @@ class CaseNames:
                 if all(text.count(part) == own.count(part) for part in parts):
                     return name
         paths = self._values
-        files = [path[path.rfind("/") + 1 :].partition(".") for path in paths]
-        stems = [stem for stem, _, _ in files]
+        # Texts alone, as the garbage collector follows every tuple of a long list.
+        files = [path[path.rfind("/") + 1 :] for path in paths]
+        stems = [file.partition(".")[0] for file in files]
         # Files that differ before their first dots have different names, too.
         if len({*stems}) < len(stems) or not all(stems):
             self.of_number = names_of(cases).__getitem__
-        elif all(_is_usual(end, ends) for end in {end for _, _, end in files}):
+        elif all(_is_usual(end, ends) for end in {file.partition(".")[2] for file in files}):
             self.of_number = stems.__getitem__
         else:
             self.of_number = lambda number: name_of(cases[number], number, ends)
@@ -322,12 +327,12 @@ class PlaceIdentity:
 
     def of(self, value: Any) -> str:
         """Return the identity of a value of a case: its place, its name, or its type."""
+        if isinstance(value, str):  # first: the other check takes ten times as long
+            # A text without a slash may be a name, which does not depend on the folder.
+            return self.of_place(value) if "/" in value else value
         if isinstance(value, os.PathLike):
             return self.of_place(os.fspath(value))
-        if not isinstance(value, str):
-            return type(value).__name__
-        # A text without a slash may be a name, which does not depend on the folder.
-        return self.of_place(value) if "/" in value else value
+        return type(value).__name__
 
     def of_place(self, place: str) -> str:
         """Return the identity of a path or URL."""

@@ -161,6 +161,8 @@ class FromCases(_CaseSource):
             msg = "from_cases got a list without any case"
             do = "See where the list is made: is the folder or the filter right?"
         else:
+            if isinstance(cases, (list, tuple)):
+                self._names.look(cases)
             return
         raise SampleError(msg, do=do).at(self.origin)
 
@@ -171,6 +173,10 @@ class FromCases(_CaseSource):
         cases = public_value(self.cases, losses=losses)
         self._hides_arguments = bool(losses)
         return (cases,), {}
+
+    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        self._names.forget_others(self.cases)
+        return super().each_case()
 
     def begin_pass(self) -> None:
         super().begin_pass()

@@ -193,3 +193,15 @@ def test_names_follow_a_list_that_changes(value):
     seen.append([sample.case for sample in pipe])
 
     assert seen == [["a", "b"], ["a#0", "a#1"], ["a", "c"], ["a", "c", "d"]]
+
+
+def test_a_list_that_changes_before_its_first_pass_gives_its_own_names():
+    """Names are looked for when the pipe is made; the list may change after that."""
+    cases = [{"image": "p/a.nii"}, {"image": "p/b.nii"}]
+    passed, listed = vp.from_cases(cases), vp.from_cases(cases)
+    cases[0] = {"image": "q/b.nii"}
+    cases.append({"image": "p/c.nii"})
+
+    names = ["q", "p", "c"]
+    assert [sample.case for sample in passed] == names
+    assert [name for name, _ in listed.each_case()] == names

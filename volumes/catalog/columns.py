@@ -176,10 +176,13 @@ class Columns(Sequence[Row]):
                 page_checksum_verification=True,
             )
             groups = range(len(footer.groups))
-            self._batches = [self._group(number, _IN_MEMORY) for number in groups]
+            self._batches = [_with_short_codes(self._group(n, _IN_MEMORY)) for n in groups]
             self._columns = [batch.columns for batch in self._batches]
             self._firsts = np.cumsum([0, *map(len, self._batches)]).tolist()
+        with self.reporting("cannot be read"):
             self.first_rows = self._first_rows(arrow)
+            # The table of all names, a quarter of the columns, goes back to the system.
+            arrow.default_memory_pool().release_unused()
 
     @contextmanager
     def reporting(self, problem: str) -> Iterator[None]:
@@ -293,6 +296,19 @@ def _exact_memory(arrow: Any) -> Iterator[None]:
             yield
         finally:
             arrow.set_memory_pool(usual)
+
+
+def _with_short_codes(batch: Any) -> Any:
+    """Return a batch whose codes of texts have the fewest bytes; those of pyarrow have four."""
+    columns = []
+    for column in batch.columns:
+        if hasattr(column, "dictionary"):
+            few = "int8" if len(column.dictionary) < 2**7 else "int16"
+            if len(column.dictionary) < 2**15:
+                codes = column.indices.cast(few)
+                column = type(column).from_arrays(codes, column.dictionary)
+        columns.append(column)
+    return type(batch).from_arrays(columns, names=batch.schema.names)
 
 
 def _check_rows(footer: Footer, size: int) -> None:
