@@ -549,7 +549,7 @@ def open_tiff(
         if axes is None and not {"x", "y"} <= {*names}:
             msg = f"{name} names its axes {', '.join(names)}, without x or y"
             raise BadHeader(msg, do=f'Name all {len(names)} by axes="zyx", for instance.')
-        layout = named_layout(image.shape, names, name, image.labels, warns=axes is None)
+        layout = named_layout(image.shape, names, name, image.labels)
         step, unit = image.time_step
         layout = replace(layout, times=layout.times.at(step, 0.0, unit))
         header = chunked_header(layout, image.chunks, image.dtype, name, image.affine)

@@ -465,9 +465,7 @@ def open_sequence(
         msg = f"unknown-z: the planes of {name} have a width and a height, and no distance along z"
         do = "Pass affine=numpy.diag([x, y, z, 1]), with the voxel size in millimetres."
         warn(f"{msg}, which is read as 1 mm. {do}", LikelyMistake)
-    layout = named_layout(
-        lead + image.shape, letters, name, files.channel_names, warns=time is None
-    )
+    layout = named_layout(lead + image.shape, letters, name, files.channel_names)
     backend = _backend(every, image, segments, decoders, lead, letters, layout, name)
     if request.path is not None and os.path.isdir(request.path):
         backend.folder = FolderVersion(os.fspath(request.path))

@@ -2,7 +2,9 @@
 
 import pickle
 import shutil
+import warnings
 
+import h5py
 import numpy as np
 import pytest
 import tifffile
@@ -12,7 +14,6 @@ from ome_files import set_ome, write_image, write_plate
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import LikelyMistake, SampleError, VolumeNotFound
-from voxpipe.volumes import close_volumes
 
 VOXELS = np.random.default_rng(0).integers(0, 900, (3, 2, 4, 20, 30)).astype("u2")
 NUCLEI = (VOXELS[:, 0] > 500).astype("u1")
@@ -238,6 +239,26 @@ def test_a_plate_may_be_a_url(tmp_path):
     np.testing.assert_array_equal(stored(samples[1]["label"])[0], NUCLEI[1])
 
 
+def test_an_open_file_warns_once_for_each_chain(tmp_path):
+    """A conversion, which keeps the axis of times, neither warns nor silences a later chain."""
+    place, copy = str(tmp_path / "a.h5"), str(tmp_path / "b.ome.zarr")
+    with h5py.File(place, "w") as file:
+        for number, letter in enumerate("tczyx"):
+            data = file.get("d") or file.create_dataset("d", data=VOXELS)
+            data.dims[number].label = letter
+
+    vp.convert(place, copy)
+    for path in (place, copy):
+        for _ in range(2):
+            pipe = vp.from_cases([{"image": path}] * 2).open_volume()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("default")
+                shapes = [sample["image"].shape for _ in range(2) for sample in pipe]
+            assert len(caught) == 1
+            assert shapes[0][0] == len(VOXELS) * VOXELS.shape[1]
+        np.testing.assert_array_equal(stored(vp.Volume(path, time=1)), VOXELS[1])
+
+
 @pytest.mark.parametrize("kind", ["zarr", "tif", "hyperstack"])
 def test_a_path_of_several_times_warns(tmp_path, kind):
     """Until the user chooses one, or all of them as channels; tifffile wrote the planes."""
@@ -254,7 +275,6 @@ def test_a_path_of_several_times_warns(tmp_path, kind):
 
     with pytest.warns(LikelyMistake, match=text):
         assert vp.Volume(place).shape[0] == times * channels
-    close_volumes()  # an open file has been reported
     with pytest.warns(LikelyMistake, match=text):
         next(iter(vp.from_cases([{"image": str(place)}]).open_volume()))["image"].shape  # noqa: B018
     for word in ("channels", "all"):
