@@ -57,6 +57,7 @@ from ...volumes.registry import BackendRequest
 from ...volumes.session import opening_session
 from ...volumes.source import FolderVersion
 from ..formats.tiff import TiffImage, kind_of, raise_complaints, read_tiff
+from ..formats.tiff_metadata import warn_of_colours
 
 SUFFIXES = (".tif", ".tiff", ".tf8", ".btf")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z]+)(?::[^{}]*)?\}")
@@ -452,6 +453,7 @@ def open_sequence(
     counts = dict(zip(files.axes, map(len, files.values), strict=True))
     every = [_file_at(place, request) for place in files.places]
     image, segments, decoders = read_planes(every, name)
+    warn_of_colours(image, name, "Write a stack by tifffile with photometric='minisblack'.")
     lead = tuple(map(len, files.values))
     letters = (*files.axes, *image.axes)
     if len({*letters}) < len(letters):
