@@ -275,3 +275,21 @@ def test_keys_that_are_no_name_of_a_case_stay(tmp_path):
         "x1": ["t2", "x1_t2"],
         "ct": ["ct_fine"],
     }
+
+
+def test_pictures_are_no_cases_unless_a_pattern_names_them(tmp_path):
+    """Previews next to data are left out of folders and stars; ``*.png`` lists them."""
+    for case in ("p1", "p2"):
+        saved(tmp_path / case / "ct.nii.gz")
+        touched(tmp_path, f"{case}/view.png", f"{case}/view.JPG")
+
+    assert keys_by_case(tmp_path) == {c: {"ct": f"{c}/ct.nii.gz"} for c in ("p1", "p2")}
+    assert [*find_volumes(tmp_path / "*/*")] == ["p1", "p2"]
+    (cases, pictures) = (vp.list_cases(f"{tmp_path}/*/", image=n) for n in ("*", "v*.png"))
+    assert [s["image"].endswith("ct.nii.gz") for s in cases] == [True, True]
+    assert [s["image"].endswith("view.png") for s in pictures] == [True, True]
+    with pytest.raises(vp.errors.VolumeNotFound, match="no case matches"):
+        list(vp.list_cases(f"{tmp_path}/*/", image="view*"))
+    (tmp_path / "p1" / "ct.nii.gz").unlink()
+    with pytest.raises(vp.errors.VolumeNotFound, match="Pictures need their suffix"):
+        find_volumes(tmp_path / "p1")
