@@ -73,7 +73,7 @@ def _print_all(target: Any, arguments: argparse.Namespace) -> int:
 
 def _row_of(facts: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
     cells = facts | {"shape": _times(facts["shape"]), "chunks": _times(facts["chunks"])}
-    cells["spacing"] = facts["lengths"] or f"{_times(f'{n:.6g}' for n in facts['spacing_mm'])} mm"
+    cells["spacing"] = facts["lengths"] or _spacing_of(facts)
     return [*(str(cells[name]) for name in columns), _size(facts["stored_bytes"])]
 
 
@@ -195,6 +195,8 @@ def _access(access: str) -> str:
 def _spacing_of(facts: dict[str, Any]) -> str:
     plain = " x ".join(f"{length:.6g}" for length in facts["spacing_mm"])
     unit = facts["unit"]
+    if not unit and {*facts["spacing_mm"]} == {1.0}:
+        return "not given: a voxel counts as 1 mm"
     if not unit:
         return f"{plain} mm (no unit in the file)"
     return f"{plain} mm" if unit == "mm" else f"{facts['lengths']} ({plain} mm)"
