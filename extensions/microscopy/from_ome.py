@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -318,7 +319,14 @@ def images_below(root: str, options: Mapping[str, Any], once: WarnOnce) -> Itera
         _, places = list_below(root, options)
     except VolumeNotFound:
         return
+    is_list: dict[str, bool] = {}
     for name, place in sorted(places.items()):
+        plate, is_first = _list_above(root, name, options, is_list)
+        if plate and is_first:  # by its list, which names what is missing
+            for image in images_below(join(root, plate), options, once):
+                yield replace(image, name=f"{plain(plate)}/{image.name}")
+        if plate:
+            continue
         if public_name(place).lower().endswith((".ome.tif", ".ome.tiff")):
             yield from _of_tiff(place, plain(name), options)
         elif place.lower().endswith(SCENES) and not is_url(place):
@@ -328,6 +336,19 @@ def images_below(root: str, options: Mapping[str, Any], once: WarnOnce) -> Itera
             image = OmeNode.at(place, options) if is_node else None
             if image is not None and image.is_image:
                 yield _of_node(image, place, plain(name))
+
+
+def _list_above(
+    root: str, name: str, options: Mapping[str, Any], is_list: dict[str, bool]
+) -> tuple[str, bool]:
+    """Return the outermost plate or group that lists an image, and whether it is new."""
+    for folder in itertools.accumulate(name.split("/")[:-1], "{}/{}".format):
+        is_new = folder not in is_list
+        if is_new:
+            is_list[folder] = next(OmeNode.at(join(root, folder), options).images(), "") != ""
+        if is_list[folder]:
+            return folder, is_new
+    return "", False
 
 
 def _images_in_list(

@@ -4,6 +4,7 @@ import pickle
 import shutil
 import warnings
 
+import fsspec
 import h5py
 import numpy as np
 import pytest
@@ -171,6 +172,28 @@ def test_incomplete_times_of_a_pattern_are_left_out(tmp_path):
     for time in (1, "channels"):
         with pytest.raises(VolumeNotFound, match="t=1 z=2: 11 of 12"):
             vp.from_ome(place, time=time)
+
+
+@pytest.mark.parametrize("root", ["folder", "memory://plates-below"])
+def test_missing_wells_of_plates_in_a_folder_are_named(tmp_path, version, root):
+    """One warning for each plate, as if it was opened alone; other images stay."""
+    for name in ("p.zarr", "q.zarr"):
+        write_plate(tmp_path / "x" / name, version, ["A/1", "B/1"], 2, VOXELS[0], "czyx")
+        shutil.rmtree(tmp_path / "x" / name / "B/1")
+    write_image(tmp_path / "x" / "own.ome.zarr", VOXELS[0], "czyx", version)
+    place = str(tmp_path / "x")
+    if root != "folder":
+        place = f"{root}-{version}"
+        fsspec.filesystem("memory").put(str(tmp_path / "x"), place[8:], recursive=True)
+
+    with pytest.warns(LikelyMistake) as seen:
+        samples = list(vp.from_ome(place))
+
+    texts = [str(one.message).partition(". ")[0] for one in seen]
+    assert [text.partition("/p.")[2] or text.partition("/q.")[2] for text in texts] == [
+        "zarr lists 1 wells or images that are not there: B/1"
+    ] * 2
+    assert [s.case for s in samples] == ["own", "p/A/1/0", "p/A/1/1", "q/A/1/0", "q/A/1/1"]
 
 
 def test_missing_wells_and_fields_of_a_plate_are_named(tmp_path, version):
