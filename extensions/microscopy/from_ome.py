@@ -323,8 +323,8 @@ def images_below(root: str, options: Mapping[str, Any], once: WarnOnce) -> Itera
     for name, place in sorted(places.items()):
         plate, is_first = _list_above(root, name, options, is_list)
         if plate and is_first:  # by its list, which names what is missing
-            for image in images_below(join(root, plate), options, once):
-                yield replace(image, name=f"{plain(plate)}/{image.name}")
+            for each in images_below(join(root, plate), options, once):
+                yield replace(each, name=f"{plain(plate)}/{each.name}")
         if plate:
             continue
         if public_name(place).lower().endswith((".ome.tif", ".ome.tiff")):
