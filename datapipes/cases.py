@@ -22,7 +22,7 @@ from ..core.suggest import closest, path_hint
 from ..core.validate import count_text
 from ..graph import Pipe, rebuild, walk
 from ..graph.node import copy_pipe
-from ..storage.location import WILDCARD, is_url, local_path, lower_schemes
+from ..storage.location import WILDCARD, is_url, local_path, lower_schemes, readable_name
 from ..storage.remote import Globs
 from ..volumes import CatalogVolumes, Manifest, Volume, is_picture, read_manifest
 from .case_names import (
@@ -455,8 +455,8 @@ class ListCases(FindsCases):
         for match in matches:
             if (found_of := name(match)) is None:
                 continue
-            case, place = found_of.name, fs.unstrip_protocol(match) if "://" in full else match
-            if case in by_case:
+            place = fs.unstrip_protocol(match) if "://" in full else match
+            if (case := readable_name(found_of.name, place)) in by_case:
                 earlier, other = by_case[case]
                 msg = f"case {case} has two volumes for {key}=: "
                 msg += f"{public_name(other)} and {public_name(place)}"

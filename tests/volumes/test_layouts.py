@@ -1,5 +1,9 @@
 """Which cases there are below folders as nnU-Net, the Decathlon and others lay them out."""
 
+import functools
+import http.server
+import threading
+
 import nibabel
 import numpy as np
 import pytest
@@ -293,3 +297,38 @@ def test_pictures_are_no_cases_unless_a_pattern_names_them(tmp_path):
     (tmp_path / "p1" / "ct.nii.gz").unlink()
     with pytest.raises(vp.errors.VolumeNotFound, match="Pictures need their suffix"):
         find_volumes(tmp_path / "p1")
+
+
+@pytest.fixture
+def web(tmp_path, started_clients):
+    """The URL of a folder, listed by the pages of Python's own server."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    handler = functools.partial(Handler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_cases_of_a_web_server_have_the_names_of_a_folder(tmp_path, web):
+    """Without percent escapes, which stay in the URLs."""
+    for case in ("my case +ü#1", "b%20c"):
+        saved(tmp_path / case / "ct 1.nii.gz")
+
+    found = find_volumes(web)
+    assert {case: [*keys] for case, keys in found.items()} == {
+        case: [*keys] for case, keys in find_volumes(tmp_path).items()
+    }
+    assert found["b%20c"]["ct 1"] == f"{web}b%2520c/ct%201.nii.gz"
+    names = [
+        [s.case for s in vp.list_cases(f"{p}*/", image="ct*.nii.gz")] for p in (web, f"{tmp_path}/")
+    ]
+    assert names[0] == names[1] == ["b%20c", "my case +ü#1"]
+    (sample, _) = vp.list_cases(f"{web}*/", image="ct*.nii.gz").open_volume()
+    assert sample["image"].shape == (1, 4, 5, 6)

@@ -23,6 +23,7 @@ from ...storage.location import (
     is_url,
     local_path,
     public_name,
+    readable_name,
 )
 from ...storage.ranges import RangeStore
 from ...storage.remote import Globs, open_remote
@@ -307,7 +308,7 @@ def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, b
     for match, is_folder in paths.items():
         place = system.unstrip_protocol(match) if is_url(pattern) else match
         is_folder = is_folder if is_url(pattern) else os.path.isdir(place)
-        matches.append((match[len(root) :].strip("/"), place, is_folder))
+        matches.append((readable_name(match[len(root) :].strip("/"), place), place, is_folder))
     matches = [match for match in matches if not _DOT_FILE.search(match[0])]
     if not matches:
         what = f"nothing matches {public_name(pattern)}."
@@ -425,7 +426,7 @@ def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
         if is_named and not _DOT_FILE.search(place[len(root) :]):
             places.add(place)
     return [
-        (place[len(root) :].lstrip("/"), url)
+        (readable_name(place[len(root) :].lstrip("/"), url), url)
         for place in places
         if (url := unstrip(place))
         and is_recognised(BackendRequest(uri=url, remote_zarr_uri=url if place in groups else None))
