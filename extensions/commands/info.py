@@ -20,7 +20,7 @@ from ...volumes.scheme import size_text
 from .cures import in_options, refuse_unknown_options
 from .options import positive
 from .printing import one_line, print_facts, print_json, print_table, remark, warnings_as_remarks
-from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes, times_of
+from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes
 from .targets import add_target, open_target, volumes_in
 
 _LETTERS = ("LR", "PA", "IS")
@@ -100,7 +100,7 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
         "slope": header.slope,
         "intercept": header.intercept,
         "channels": volume.shape[0],
-        "times": times_of(volume, form),
+        "times": header.times.number if header.times.number > 1 else None,
         "channel_names": list(volume.channel_names),
         "access": volume.access,
         "chunks": volume.chunks,

@@ -14,12 +14,11 @@ from ...core.errors import SampleError, VolumeError, VolumeNotFound
 from ...storage.location import public_name
 from ...volumes.backend import Backend, Channels, read_counted
 from ...volumes.chunks.chunked_array import NeededChunks
-from ...volumes.formats.stored_file import Format, LocalStoredFile, RemoteStoredFile, import_package
+from ...volumes.formats.stored_file import Format
 from ...volumes.registry import BackendRequest, resolve_backend
 from ...volumes.stack_source import Read, ViewedBackend
 from ...volumes.voxels import Voxels
 from ..formats.hdf5 import FORMATS as HDF5
-from ..formats.tiff import read_tiff
 from .ome_metadata import LABELS, OmeNode, join
 from .tiff_sequence import SUFFIXES, TIMES_AS_CHANNELS, is_pattern
 
@@ -159,22 +158,6 @@ def at_time(backend: Backend, time: Any, name: str) -> Backend:
     if times.number == 1:
         return backend
     return TimePoint(backend, times.first(channels)[time].tolist(), time)
-
-
-def tiff_sizes(
-    request: BackendRequest, name: str, level: int = 0, series: int | None = None
-) -> dict[str, int]:
-    """Return the lengths of the axes of a series of a TIFF by their letters, as stored."""
-    tifffile = import_package("tifffile", name)
-    if request.path:
-        file: Any = LocalStoredFile(os.fspath(request.path), name)
-    else:
-        file = RemoteStoredFile(request.uri or "", request.storage_options, name)
-    with file.open() as stream:
-        source = file.path if request.path else stream
-        with tifffile.TiffFile(source, name=os.path.basename(name)) as tiff:
-            image = read_tiff(tiff, level, series, name)
-    return dict(zip(image.axes, image.shape, strict=True))
 
 
 def _is_view(request: BackendRequest) -> bool:
