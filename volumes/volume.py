@@ -430,7 +430,8 @@ class Volume(ViewableVoxels):
         anew = object.__new__(type(self))
         anew.__dict__.update(self.__dict__, _source=source, _header=None, _grid=None, _stamp=None)
         anew.rounds, anew._renews = False, renews
-        if self.located_source is not None and not has_header:
+        inner = getattr(self._source, "located_source", self._source)
+        if isinstance(inner, LocatedSource) and not has_header:
             anew._pass = by
         return anew
 
@@ -541,8 +542,7 @@ class Volume(ViewableVoxels):
         array = values if dtype is None else values.astype(dtype, copy=False)
         is_own = array is not values or not is_view or values.flags.owndata
         if copy is False and is_own:
-            msg = "these voxels have to be read or converted into new memory"
-            raise ValueError(f"{msg}; copy=False forbids that")
+            raise ValueError("these voxels need new memory, which copy=False forbids")
         return array.copy() if copy and not (is_own and array.flags.writeable) else array
 
     def _backend(self) -> Backend:

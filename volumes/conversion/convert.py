@@ -181,8 +181,8 @@ def convert(
         Number of resolutions, each half as fine. By default ``.ome.zarr``, ``.ome.tif`` and label
         groups have them down to 256 voxels, others one. Labels are sampled. Others are averaged.
     overwrite
-        Replace a zarr group at the destination; other files and folders are never replaced, nor
-        is a group that holds other groups, such as the labels of an image.
+        Replace a zarr group at the destination. Other files and folders are never replaced, nor
+        is a group with groups in it, such as the labels of an image.
     storage_options
         For fsspec, where the destination or the volume is a URL; never shown in messages.
     progress
