@@ -22,9 +22,9 @@ from ..core.suggest import closest, path_hint
 from ..core.validate import count_text
 from ..graph import Pipe, rebuild, walk
 from ..graph.node import copy_pipe
-from ..storage.location import WILDCARD, is_url, local_path, lower_schemes
+from ..storage.location import WILDCARD, is_url, local_path, lower_schemes, readable_name
 from ..storage.remote import Globs
-from ..volumes import CatalogVolumes, Manifest, Volume, read_manifest
+from ..volumes import CatalogVolumes, Manifest, Volume, is_picture, read_manifest
 from .case_names import (
     CASE,
     CaseNames,
@@ -455,14 +455,14 @@ class ListCases(FindsCases):
         """Return the match of each path, and the path or URL, by case name for one key."""
         full = pattern if self.path is None else posixpath.join(self.path, pattern)
         fs, path, matches = _glob(full, globs)
+        matches = [match for match in matches if not is_picture(match, pattern)]
         name = name_by_stars(path) if self.path is None else name_by_folder(path, pattern)
         by_case: dict[str, tuple[Match, str]] = {}
         for match in matches:
-            found_of = name(match)
-            if found_of is None:
+            if (found_of := name(match)) is None:
                 continue
-            case, place = found_of.name, fs.unstrip_protocol(match) if "://" in full else match
-            if case in by_case:
+            place = fs.unstrip_protocol(match) if "://" in full else match
+            if (case := readable_name(found_of.name, place)) in by_case:
                 earlier, other = by_case[case]
                 msg = f"case {case} has two volumes for {key}=: "
                 msg += f"{public_name(other)} and {public_name(place)}"

@@ -419,7 +419,9 @@ _PLANE: Mapping[str, Mapping[str, Any]] = {
     "crop": _BOX,
     "crop_or_pad": {"size": 1},
     "divisible_pad": {"k": 1},
+    "elastic": {"spacing": max},  # of both: nothing moves along the third
     "foreground_crop": {"margin": 0, "divisible": 1},
+    "grid_distortion": {"cells": 1, "factors": (1.0,)},
     "label_crop": {"size": 1},
     "pad": {"amount": 0, "size": 1},
     "resize": {"size": 1},
@@ -448,7 +450,7 @@ def fill_plane(
         each = entries_of(arguments.get(name))
         is_range = may_be_range and not any(v is None or entries_of(v) for v in each)
         if len(each) == 2 and not is_range:
-            whole[name] = (*each, last)
+            whole[name] = (*each, last(each) if callable(last) else last)
     return whole
 
 

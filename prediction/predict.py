@@ -146,7 +146,7 @@ def predict(
         Memory for unfinished sums and shards, of all volumes together. Each file needs up to
         64 MiB more for rows that wait for their last voxels.
     overwrite
-        Whether to replace an existing destination.
+        Whether to replace an existing destination, a zarr group as in :func:`convert`.
     storage_options
         Options for fsspec, if source or destination are URLs.
     progress

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import quote, quote_plus, unquote_to_bytes, urljoin, urlsplit
+from urllib.parse import quote, quote_plus, unquote, unquote_to_bytes, urljoin, urlsplit
 
 from ..core import errors
 from ..core.redact import public_name, public_text, secrets_in, urls_in
@@ -30,6 +30,18 @@ _LOCAL = re.compile(r"^(?:file|local):(?://(?:localhost(?=/))?|(?=/))", re.IGNOR
 _SCHEMES = re.compile(r"(?:^|(?<=::))[A-Za-z][A-Za-z0-9+.-]+(?=://|::)")
 # pathlib.Path joins the slashes of a URL.
 _CUT_URL = re.compile(r"^(https?|ftp|s3a?|gs|gcs|az|abfss?|hdfs|memory):/[^/]", re.IGNORECASE)
+
+
+def readable_name(name: str, url: str) -> str:
+    """Return a part of a URL for people: of http(s) without percent escapes, except of ``/``.
+
+    Examples
+    --------
+    >>> readable_name("my%20case", "http://host/my%20case"), readable_name("a%20b", "s3://x/a%20b")
+    ('my case', 'a%20b')
+    """
+    is_web = url.lower().startswith(("http://", "https://")) and "%2f" not in name.lower()
+    return unquote(name) if is_web else name
 
 
 def is_url(location: str) -> bool:

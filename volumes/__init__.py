@@ -30,7 +30,7 @@ _HOMES = {
     "formats.raw": "RawHeader fastest_first open_raw",
     "formats.stored_file": "FilesBackend Format StoredFile",
     "scheme": "AccessHint",
-    "registry": "BackendRequest custom_backends register_backend resolve_backend "
+    "registry": "BackendRequest custom_backends is_picture register_backend resolve_backend "
     "unregister_backend",
 }
 __getattr__, __dir__ = at_first_use(globals(), _HOMES)

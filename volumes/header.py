@@ -276,11 +276,11 @@ class Placement(NamedTuple):
 
     has_affine: bool = False  # whether the user gave one
     units: set[str] | None = None  # receives the units of length in the file
-    sizes: dict[str, int] | None = None
-    """Filled with the length of each named axis, if the whole image is opened."""
 
 
 PLACEMENT = ContextKey(Placement())
+TIMES_STAY = ContextKey(False)
+"""Whether time points are written as an axis: then they are no channels, and nothing warns."""
 
 
 def stored_affine(read: Callable[..., tuple[float, ...]], *args: Any) -> tuple[float, ...]:

@@ -305,10 +305,11 @@ _IMAGES = ("nibabel.", "SimpleITK.", "itk.")
 
 # Formats that voxpipe lacks: suffixes, name, and the package or the command that reads them.
 _IMARIS = "'DataSet/ResolutionLevel 0/TimePoint 0/Channel 0' by h5py, cut to ImageSizeZ, Y and X"
+_PICTURES = "single pictures"
 _BIOFORMATS = "bioformats2raw FILE OUT.zarr"
 _ROWS = (
     (".gipl .vtk", "ITK", "SimpleITK", ""),
-    (".png .jpg .jpeg .bmp .gif .webp .exr", "single pictures", "SimpleITK", ""),
+    (".png .jpg .jpeg .bmp .gif .webp .exr", _PICTURES, "SimpleITK", ""),
     (".npz", "NumPy's archive", "numpy", ""),
     (".raw .bin .dat", "bare voxels", "", 'voxpipe.raw_volume("FILE", dtype=..., shape=...)'),
     (".par", "Philips PAR", "nibabel", ""),
@@ -337,6 +338,18 @@ _ROWS = (
     (".gz", "gzip compression", "", "gunzip FILE"),
 )  # fmt: skip
 _OTHERS = {suffix: row for suffixes, *row in _ROWS for suffix in suffixes.split()}
+
+
+def is_picture(name: str, pattern: str = "") -> bool:
+    """Return whether a path is a picture, such as a preview, and ``pattern`` names no picture.
+
+    Examples
+    --------
+    >>> is_picture("a/preview.PNG"), is_picture("a/1.png", "a/*.png"), is_picture("a/ct.nii")
+    (True, False, False)
+    """
+    one, other = (_OTHERS.get(os.path.splitext(text)[1].lower(), [""]) for text in (name, pattern))
+    return one[0] == _PICTURES != other[0]
 
 
 def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:

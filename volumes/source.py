@@ -29,7 +29,7 @@ from ..storage.location import check_base, is_url, local_path, lower_schemes, pu
 from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
 from .formats.stored_file import LocalStoredFile
-from .header import PLACEMENT, UNIT, Placement, affine_matrix, invertible_affine
+from .header import PLACEMENT, TIMES_STAY, UNIT, Header, Placement, affine_matrix, invertible_affine
 from .registry import (
     AFTER,
     BEFORE,
@@ -149,11 +149,8 @@ class LocatedSource:
 def placed_backend(request: BackendRequest, name: str) -> Backend | None:
     """Return the backend of a request, with a sound affine; None if no backend recognises it."""
     has_affine, units = vars(request)["affine"] is not None, set[str]()
-    sizes: dict[str, int] = {}
-    with holding(PLACEMENT, Placement(has_affine, units, sizes)):
+    with holding(PLACEMENT, Placement(has_affine, units)):
         backend = resolve_backend(request)
-    if sizes.get("t", 1) > 1:
-        _warn_of_times(sizes["t"], sizes.get("c", 1), name)
     if backend is None:
         return None
     ours: Backend = backend
@@ -171,11 +168,19 @@ def placed_backend(request: BackendRequest, name: str) -> Backend | None:
     return ours
 
 
-def _warn_of_times(times: int, channels: int, name: str) -> None:
-    """Warn of several time points, which are read as channels."""
+def warn_of_times(source: Any, header: Header) -> None:
+    """Warn of time points that are read as channels, unless the user chose them or named axes."""
+    options = getattr(getattr(source, "located_source", source), "options", None)
+    if options is None or TIMES_STAY.get():  # an array, or a conversion
+        return
+    if {*map(options.reader_kwargs.get, ("time", "axes"))} != {None}:
+        return
+    number, stride = header.times[:2]
+    channels = header.shape[0] // number
     those = f" and {channels} channels" if channels > 1 else ""
-    msg = f"times-and-channels: the {times} time points{those} of {name} become "
-    msg += f"{times * channels} channels{', time slowest' if those else ''}"
+    order = {1: ", time fastest", channels: ", time slowest"}.get(stride, "") if those else ""
+    msg = f"times-and-channels: the {number} time points{those} of {source.name} become "
+    msg += f"{header.shape[0]} channels{order}"
     do = 'Pass time=0 for one time point, or time="channels" for this order.'
     warn(f"{msg}. {do}", LikelyMistake)
 

@@ -27,7 +27,7 @@ from .chunks.chunked_array import NeededChunks
 from .header import Header, Shape, Triple, affine_entries, affine_matrix, given_affine
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import OPENING, SESSION, OpenedVersion, Session, Source
-from .source import USUAL_OPTIONS, LocatedSource, Options
+from .source import USUAL_OPTIONS, LocatedSource, Options, warn_of_times
 from .stack_source import StackedSource, source_of
 from .voxels import Voxels, stored_number
 
@@ -542,9 +542,7 @@ class Volume(ViewableVoxels):
         array = values if dtype is None else values.astype(dtype, copy=False)
         is_own = array is not values or not is_view or values.flags.owndata
         if copy is False and is_own:
-            raise ValueError(
-                "these voxels have to be read or converted into new memory; copy=False forbids that"
-            )
+            raise ValueError("these voxels need new memory, which copy=False forbids")
         return array.copy() if copy and not (is_own and array.flags.writeable) else array
 
     def _backend(self) -> Backend:
@@ -576,6 +574,8 @@ class Volume(ViewableVoxels):
         elif self._stamp is not None and not self._is_fresh and backend.version != self._stamp[0]:
             # The open backend may be that of an earlier epoch.
             backend = handles.opened_again(source, backend)
+        if header.times.number > 1 and not self._is_fresh:
+            warn_of_times(self._source, header)
         self._is_fresh = True
         return LabelBackend(backend) if self.rounds else backend
 

@@ -17,7 +17,7 @@ from ...core.validate import as_keys, is_integer
 from ...datapipes.case_lists import CaseFinder, Cases, place_in, read_json
 from ...datapipes.case_names import CASE
 from ...storage.location import absolute_place, is_url, public_name
-from ...volumes import Volume
+from ...volumes import Volume, is_picture
 from ...volumes.catalog.find import list_below, plain_name
 
 FOLDS = 5
@@ -421,7 +421,8 @@ def _below(folder: str, name: str) -> str:
 
 def _files(folder: str, end: str, options: Mapping[str, Any]) -> dict[str, str]:
     """Return the places of the files of a folder by name, without ``end``."""
-    _, places = list_below(folder, options)
+    place = _below(folder, f"*{end}") if is_picture(end) else folder
+    _, places = list_below(place, options)
     names = {name: place for name, place in places.items() if "/" not in name}
     return {n[: -len(end)]: place for n, place in names.items() if n.endswith(end)}
 

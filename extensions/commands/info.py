@@ -20,7 +20,7 @@ from ...volumes.scheme import size_text
 from .cures import in_options, refuse_unknown_options
 from .options import positive
 from .printing import one_line, print_facts, print_json, print_table, remark, warnings_as_remarks
-from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes, times_of
+from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes
 from .targets import add_target, open_target, volumes_in
 
 _LETTERS = ("LR", "PA", "IS")
@@ -73,7 +73,7 @@ def _print_all(target: Any, arguments: argparse.Namespace) -> int:
 
 def _row_of(facts: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
     cells = facts | {"shape": _times(facts["shape"]), "chunks": _times(facts["chunks"])}
-    cells["spacing"] = facts["lengths"] or f"{_times(f'{n:.6g}' for n in facts['spacing_mm'])} mm"
+    cells["spacing"] = facts["lengths"] or _spacing_of(facts)
     return [*(str(cells[name]) for name in columns), _size(facts["stored_bytes"])]
 
 
@@ -100,7 +100,7 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
         "slope": header.slope,
         "intercept": header.intercept,
         "channels": volume.shape[0],
-        "times": times_of(volume, form),
+        "times": header.times.number if header.times.number > 1 else None,
         "channel_names": list(volume.channel_names),
         "access": volume.access,
         "chunks": volume.chunks,
@@ -195,6 +195,8 @@ def _access(access: str) -> str:
 def _spacing_of(facts: dict[str, Any]) -> str:
     plain = " x ".join(f"{length:.6g}" for length in facts["spacing_mm"])
     unit = facts["unit"]
+    if not unit and {*facts["spacing_mm"]} == {1.0}:
+        return "not given: a voxel counts as 1 mm"
     if not unit:
         return f"{plain} mm (no unit in the file)"
     return f"{plain} mm" if unit == "mm" else f"{facts['lengths']} ({plain} mm)"

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ...core.errors import VoxpipeError
 from ...storage.location import file_system
 from ...volumes.registry import matching_entry
 
@@ -25,7 +24,6 @@ _MAGIC = {
 }
 # Names of codecs by their names in NRRD.
 _ENCODINGS = {"raw": "none", "gz": "gzip", "bz2": "bzip2", "ascii": "text", "txt": "text"}
-_PARTS = {"label", "time"}  # options that choose a part of an image
 _HEADER_BYTES = 4096  # of a text header; its fields of the encoding are among the first
 _LIBRARIES = MappingProxyType(
     {
@@ -53,30 +51,6 @@ def format_of(volume: Any) -> str:
         return str(request.reader)
     entry = matching_entry(request)
     return "" if entry is None else entry.name
-
-
-def times_of(volume: Any, form: str) -> int | None:
-    """Return the number of time points of a whole image of OME; None if it has no axis of time."""
-    from ..microscopy.ome_metadata import OmeNode
-    from ..microscopy.ome_view import tiff_sizes
-
-    source = volume.located_source
-    if (
-        source is None
-        or volume.axis_map is not None
-        or source.options.reader_kwargs.keys() & _PARTS
-    ):
-        return None
-    place = source.path or source.location
-    sizes: Mapping[str, int] = {}
-    with suppress(VoxpipeError, OSError, ValueError):  # without metadata of OME
-        if form.startswith("zarr"):
-            sizes = OmeNode.at(place, source.options.storage_options).sizes()
-        elif form == "tiff":
-            path = Path(source.path) if source.path else None
-            request = source.options.request(path=path, uri=None if path else place)
-            sizes = tiff_sizes(request, source.name)
-    return sizes.get("t")
 
 
 def reader_of(volume: Any, form: str) -> str:

@@ -528,7 +528,8 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
     itk = [path for path in paths if itk_place(file[path], name)]
     paths = itk or [path for path in paths if not _TABLES.fullmatch(path)]
     axes = {path: file[path].ndim for path in paths}
-    fitting = [p for p in paths if 2 <= axes[p] <= 4 or _AXES in file[p].attrs]
+    has_names = {p for p in paths if _AXES in file[p].attrs or any(d.label for d in file[p].dims)}
+    fitting = [path for path in paths if 2 <= axes[path] <= (9 if path in has_names else 4)]
     if len(fitting) == 1:
         return file[fitting[0]]
     # Tables have two axes, and texts are no voxels: the last choice of an example.

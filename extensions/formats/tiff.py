@@ -62,12 +62,10 @@ from ...volumes.formats.stored_file import (
 )
 from ...volumes.header import IDENTITY, affine_entries, stored_affine
 from ...volumes.session import opening_session
-from .tiff_metadata import labels_of_channels, time_step
+from .tiff_metadata import PLAIN, has_guess, labels_of_channels, time_step, warn_of_colours
 
 # tifffile's letters for a sequence of pages that nothing is said about: a stack.
 _STACKS = ("i", "q")
-# Its kinds of series that only pages make: other kinds have thumbnails and labels, for instance.
-_PLAIN = ("generic", "shaped", "uniform")
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +85,7 @@ class TiffImage(ChunkMap):
     whole: int | None  # offset of all voxels if they are contiguous, bare and in C order
     labels: tuple[str, ...] = ()  # names of channels in OME-XML.
     time_step: tuple[float, str] = (1.0, "")  # Between time points, and its unit
+    is_guess: bool = False  # whether its planes may be a stack, and have the tags of colours
 
     @cached_property
     def _grid(self) -> tuple[int, ...]:
@@ -213,7 +212,7 @@ def _series_number(all_series: Sequence[Any], series: int | None, name: str) -> 
         if first.kind == other.kind == "generic" and first.keyframe.shape == other.keyframe.shape:
             _refuse_other_kinds([other.keyframe], first.keyframe, name)
     is_one_of_alike = any((first.shape, first.dtype) == (one.shape, one.dtype) for one in others)
-    if is_one_of_alike or (others and first.kind in _PLAIN):
+    if is_one_of_alike or (others and first.kind in PLAIN):
         # A writer that is called for each page makes an image of each.
         shapes = Counter(f"{'x'.join(map(str, one.shape))} {one.dtype}" for one in all_series)
         counts = ", ".join(f"{count} of {form}" for form, count in [*shapes.items()][:4])
@@ -282,7 +281,7 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     sizes = _spatial_shape(pyramid), _spatial_shape(image)
     affine = stored_affine(_affine, file, series, *sizes, name)
     form = shape, chunks, axes, dtype, frame.nodata, affine
-    facts = labels_of_channels(file, series), time_step(file, series)
+    facts = labels_of_channels(file, series), time_step(file, series), has_guess(file, image)
     return TiffImage(*form, files, places, decode_segment, whole, *facts)
 
 
@@ -545,11 +544,13 @@ def open_tiff(
             image = read_tiff(tiff, level, series, name)
         if not is_local:  # a store of one object, whose name is empty
             image = replace(image, files=("",) * len(image.files))
+        if axes is None:
+            warn_of_colours(image, name)
         names = image.axes if axes is None else check_axes(axes, image.shape, name)
         if axes is None and not {"x", "y"} <= {*names}:
             msg = f"{name} names its axes {', '.join(names)}, without x or y"
             raise BadHeader(msg, do=f'Name all {len(names)} by axes="zyx", for instance.')
-        layout = named_layout(image.shape, names, name, image.labels, warns=axes is None)
+        layout = named_layout(image.shape, names, name, image.labels)
         step, unit = image.time_step
         layout = replace(layout, times=layout.times.at(step, 0.0, unit))
         header = chunked_header(layout, image.chunks, image.dtype, name, image.affine)

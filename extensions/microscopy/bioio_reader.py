@@ -85,7 +85,7 @@ class BioioBackend(FilesBackend):
 
     counts_itself = False
 
-    def __init__(self, file: LocalStoredFile, image: Any, name: str, *, warns: bool = True) -> None:
+    def __init__(self, file: LocalStoredFile, image: Any, name: str) -> None:
         IO_COUNTERS.count(headers=1)
         self._array, self._lock = image.dask_data, ForkSafeLock()
         letters = [axis.lower() for axis in image.dims.order]
@@ -94,7 +94,7 @@ class BioioBackend(FilesBackend):
         """Lengths of the stored axes, by letter."""
         names = tuple(map(str, image.channel_names or ()))
         names = names if len(names) == self.sizes.get("c", 1) else ()
-        self._layout = named_layout(shape, letters, name, names, warns=warns)
+        self._layout = named_layout(shape, letters, name, names)
         chunks = tuple(max(map(int, sizes)) for sizes in self._array.chunks)
         self.is_lazy = int(np.prod(self._array.numblocks)) > 1
         """Whether parts can be read alone; else a read decodes the whole image."""
@@ -168,12 +168,8 @@ def open_bioio(
         raise SampleError(msg, do=f"Give one of these names, or 0 to {len(scenes) - 1}.")
     image.set_scene(number)
     with library_errors(f"the metadata of {name} make no sense"):
-        backend = BioioBackend(file, image, name, warns=time is None)
-    return (
-        backend
-        if time in (None, *TIMES_AS_CHANNELS)
-        else at_time(backend, backend.sizes, time, name)
-    )
+        backend = BioioBackend(file, image, name)
+    return backend if time in (None, *TIMES_AS_CHANNELS) else at_time(backend, time, name)
 
 
 FORMATS = Format("bioio", SUFFIXES, open_bioio, ("scene", "time"), "bioio")

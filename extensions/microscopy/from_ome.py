@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...core.call_site import WarnOnce, warn
@@ -22,11 +22,10 @@ from ...volumes import Volume
 from ...volumes.catalog.find import list_below
 from ...volumes.formats.stored_file import LocalStoredFile, RemoteStoredFile, import_package
 from ...volumes.header import ONE_TIME, Times
-from ...volumes.registry import BackendRequest
+from ..formats.tiff import read_tiff
 from .bioio_reader import SUFFIXES as SCENES
 from .bioio_reader import scenes_of
 from .ome_metadata import OmeNode, join
-from .ome_view import tiff_sizes
 from .result_times import IMAGE as IN_PLACE
 from .result_times import JointTimes
 from .tiff_sequence import (
@@ -318,7 +317,14 @@ def images_below(root: str, options: Mapping[str, Any], once: WarnOnce) -> Itera
         _, places = list_below(root, options)
     except VolumeNotFound:
         return
+    is_list: dict[str, bool] = {}
     for name, place in sorted(places.items()):
+        plate, is_first = _list_above(root, name, options, is_list)
+        if plate and is_first:  # its list names missing images, too
+            for each in images_below(join(root, plate), options, once):
+                yield replace(each, name=f"{plain(plate)}/{each.name}")
+        if plate:
+            continue
         if public_name(place).lower().endswith((".ome.tif", ".ome.tiff")):
             yield from _of_tiff(place, plain(name), options)
         elif place.lower().endswith(SCENES) and not is_url(place):
@@ -328,6 +334,19 @@ def images_below(root: str, options: Mapping[str, Any], once: WarnOnce) -> Itera
             image = OmeNode.at(place, options) if is_node else None
             if image is not None and image.is_image:
                 yield _of_node(image, place, plain(name))
+
+
+def _list_above(
+    root: str, name: str, options: Mapping[str, Any], is_list: dict[str, bool]
+) -> tuple[str, bool]:
+    """Return the outermost plate or group that lists an image, and whether it is new."""
+    for folder in itertools.accumulate(name.split("/")[:-1], "{}/{}".format):
+        is_new = folder not in is_list
+        if is_new:
+            is_list[folder] = next(OmeNode.at(join(root, folder), options).images(), "") != ""
+        if is_list[folder]:
+            return folder, is_new
+    return "", False
 
 
 def _images_in_list(
@@ -353,13 +372,17 @@ def _of_node(node: OmeNode, place: str, name: str) -> OmeImage:
 
 def _of_tiff(place: str, name: str, options: Mapping[str, Any]) -> Iterator[OmeImage]:
     """Yield the series of a TIFF, each of which may be a position."""
-    where: dict[str, Any] = {"uri": place} if is_url(place) else {"path": Path(place)}
-    request = BackendRequest(**where, storage_options=options, source=place)
-    count = _series_in(request, place)
-    for number in range(count):
-        own = {"series": number} if count > 1 else {}
-        sizes = tiff_sizes(request, place, 0, number if count > 1 else None)
-        yield OmeImage(place, f"{name}/{number}" if count > 1 else name, sizes, options=own)
+    tifffile, is_far = import_package("tifffile", place), is_url(place)
+    file = RemoteStoredFile(place, options, place) if is_far else LocalStoredFile(place, place)
+    base = posixpath.basename(public_name(place))
+    with file.open() as stream, tifffile.TiffFile(stream if is_far else place, name=base) as tiff:
+        several = len(tiff.series) > 1
+        numbers = range(len(tiff.series)) if several else (None,)
+        images = [read_tiff(tiff, 0, number, place) for number in numbers]
+    for number, image in enumerate(images):
+        sizes = dict(zip(image.axes, image.shape, strict=True))
+        own = {"series": number} if several else {}
+        yield OmeImage(place, f"{name}/{number}" if several else name, sizes, options=own)
 
 
 def _of_scenes(place: str, name: str) -> Iterator[OmeImage]:
@@ -369,15 +392,6 @@ def _of_scenes(place: str, name: str) -> Iterator[OmeImage]:
         several = len(scenes) > 1
         own = {"scene": scene} if several else {}
         yield OmeImage(place, f"{name}/{scene}" if several else name, sizes, options=own)
-
-
-def _series_in(request: BackendRequest, name: str) -> int:
-    tifffile = import_package("tifffile", name)
-    local = os.fspath(request.path) if request.path else ""
-    file: Any = LocalStoredFile(local, name) if local else None
-    file = file or RemoteStoredFile(request.uri or "", request.storage_options, name)
-    with file.open() as stream, tifffile.TiffFile(local or stream) as tiff:
-        return len(tiff.series)
 
 
 def plain(name: str) -> str:

@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 
 from ...core import Region
-from ...core.context import holding
 from ...core.errors import SampleError, VolumeError, VolumeNotFound
 from ...storage.location import public_name
 from ...volumes.backend import Backend, Channels, read_counted
 from ...volumes.chunks.chunked_array import NeededChunks
-from ...volumes.formats.stored_file import Format, LocalStoredFile, RemoteStoredFile, import_package
-from ...volumes.header import PLACEMENT
+from ...volumes.formats.stored_file import Format
 from ...volumes.registry import BackendRequest, resolve_backend
 from ...volumes.stack_source import Read, ViewedBackend
 from ...volumes.voxels import Voxels
-from ..formats.tiff import read_tiff
+from ..formats.hdf5 import FORMATS as HDF5
 from .ome_metadata import LABELS, OmeNode, join
 from .tiff_sequence import SUFFIXES, TIMES_AS_CHANNELS, is_pattern
 
@@ -114,14 +112,12 @@ def open_view(
     inner = _without_view(request, options)
     if label is not None:
         inner = _at_label(inner, name, label)
-    place = PLACEMENT.get()
-    with holding(PLACEMENT, place if time is None else place._replace(sizes=None)):
-        backend = resolve_backend(inner)
+    backend = resolve_backend(inner)
     if backend is None:
         raise VolumeError(f"{name} is no image of OME-Zarr or TIFF.", do="Check the path.")
     if time in (None, *TIMES_AS_CHANNELS) or not isinstance(backend, Backend):
         return backend
-    return at_time(backend, _axes_of(inner, name), time, name)
+    return at_time(backend, time, name)
 
 
 def _without_view(request: BackendRequest, options: Mapping[str, Any]) -> BackendRequest:
@@ -149,58 +145,19 @@ def _at_label(request: BackendRequest, name: str, label: Any) -> BackendRequest:
     return BackendRequest(**{**vars(request), "path": type(request.path)(there)})
 
 
-def at_time(backend: Backend, sizes: Mapping[str, int], time: Any, name: str) -> Backend:
-    """Return one time point of an image, whose axes have these sizes, as stored."""
-    count = sizes.get("t", 1)
-    if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < count:
-        have = f"0 to {count - 1}" if count > 1 else "only 0"
-        do = 'Give a number from 0, or time="channels" for all of them as channels.'
-        raise SampleError(f"{name} has no time point {time!r}, but {have}", do=do)
-    if count == 1:
-        return backend
-    others = {axis: size for axis, size in sizes.items() if axis not in "xyz"}
-    numbers = np.arange(backend.shape[0]).reshape([*others.values()])
-    return TimePoint(backend, np.take(numbers, time, [*others].index("t")).ravel().tolist(), time)
-
-
-def _axes_of(request: BackendRequest, name: str) -> dict[str, int]:
-    """Return the lengths of the axes of an image by their letters, as stored."""
-    options = request.reader_kwargs
-    if request.zarr_store is not None:
-        msg = f"{name} is a zarr object, and time= needs the path or URL of an image"
-        raise SampleError(msg, do="Give its path, or cut the channels by .select_channels().")
-    place = os.fspath(request.path) if request.path else request.uri or ""
-    if _is_tiff(place):
-        sizes = tiff_sizes(request, name, options.get("level", 0), options.get("series"))
-    elif axes := options.get("axes"):
-        sizes = dict(zip(axes, OmeNode.at(place, request.storage_options).shape, strict=False))
-    else:
-        sizes = OmeNode.at(place, request.storage_options).sizes()
-    if not sizes:
+def at_time(backend: Backend, time: Any, name: str) -> Backend:
+    """Return one time point of an image."""
+    times, channels = backend.header.times, range(backend.shape[0])
+    if not backend.header.names_axes:
         msg = f"{name} does not name its axes, so it has no time points"
         raise SampleError(msg, do='Name them by axes="tczyx", in the order of the array.')
-    return sizes
-
-
-def tiff_sizes(
-    request: BackendRequest, name: str, level: int = 0, series: int | None = None
-) -> dict[str, int]:
-    """Return the lengths of the axes of a series of a TIFF by their letters, as stored."""
-    tifffile = import_package("tifffile", name)
-    if request.path:
-        file: Any = LocalStoredFile(os.fspath(request.path), name)
-    else:
-        file = RemoteStoredFile(request.uri or "", request.storage_options, name)
-    with file.open() as stream:
-        source = file.path if request.path else stream
-        with tifffile.TiffFile(source, name=os.path.basename(name)) as tiff:
-            image = read_tiff(tiff, level, series, name)
-    axes = request.reader_kwargs.get("axes") or image.axes
-    return dict(zip(axes, image.shape, strict=True))
-
-
-def _is_tiff(place: str) -> bool:
-    return public_name(place).lower().endswith(SUFFIXES)
+    if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < times.number:
+        have = f"0 to {times.number - 1}" if times.number > 1 else "only 0"
+        do = 'Give a number from 0, or time="channels" for all of them as channels.'
+        raise SampleError(f"{name} has no time point {time!r}, but {have}", do=do)
+    if times.number == 1:
+        return backend
+    return TimePoint(backend, times.first(channels)[time].tolist(), time)
 
 
 def _is_view(request: BackendRequest) -> bool:
@@ -214,8 +171,9 @@ def _is_view(request: BackendRequest) -> bool:
         return False
     if request.path is not None and os.path.isdir(place):
         return bool(OmeNode.at(place).version)
-    return _is_tiff(place) or ".zarr" in public_name(place)
+    name = public_name(place).lower()
+    return name.endswith((*SUFFIXES, *HDF5.suffixes)) or ".zarr" in name
 
 
-_OPTIONS = ("label", "time", "level", "axes", "series")
+_OPTIONS = ("label", "time", "level", "axes", "series", "dataset")
 FORMATS = Format("ome-part", (), open_view, _OPTIONS, matches=_is_view, rank=-2)

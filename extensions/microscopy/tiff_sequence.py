@@ -57,6 +57,7 @@ from ...volumes.registry import BackendRequest
 from ...volumes.session import opening_session
 from ...volumes.source import FolderVersion
 from ..formats.tiff import TiffImage, kind_of, raise_complaints, read_tiff
+from ..formats.tiff_metadata import warn_of_colours
 
 SUFFIXES = (".tif", ".tiff", ".tf8", ".btf")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z]+)(?::[^{}]*)?\}")
@@ -452,6 +453,7 @@ def open_sequence(
     counts = dict(zip(files.axes, map(len, files.values), strict=True))
     every = [_file_at(place, request) for place in files.places]
     image, segments, decoders = read_planes(every, name)
+    warn_of_colours(image, name, "Write a stack by tifffile with photometric='minisblack'.")
     lead = tuple(map(len, files.values))
     letters = (*files.axes, *image.axes)
     if len({*letters}) < len(letters):
@@ -465,9 +467,7 @@ def open_sequence(
         msg = f"unknown-z: the planes of {name} have a width and a height, and no distance along z"
         do = "Pass affine=numpy.diag([x, y, z, 1]), with the voxel size in millimetres."
         warn(f"{msg}, which is read as 1 mm. {do}", LikelyMistake)
-    layout = named_layout(
-        lead + image.shape, letters, name, files.channel_names, warns=time is None
-    )
+    layout = named_layout(lead + image.shape, letters, name, files.channel_names)
     backend = _backend(every, image, segments, decoders, lead, letters, layout, name)
     if request.path is not None and os.path.isdir(request.path):
         backend.folder = FolderVersion(os.fspath(request.path))

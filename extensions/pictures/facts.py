@@ -24,9 +24,9 @@ from .planes import (
     axis_names,
     bytes_text,
     has_directions,
-    has_pixels,
     is_remote,
     orientation,
+    unit_of,
 )
 
 Rows = list[tuple[str, str]]
@@ -80,10 +80,11 @@ def _facts_of_header(volume: Volume) -> Iterator[tuple[str, str]]:
     if header.channel_names:
         yield "channels", channels_text(header.channel_names)
     in_unit = f"  ({volume.lengths})" if volume.lengths and header.file_unit != "mm" else ""
-    in_pixels = has_pixels(volume)
     in_mm = f"{' x '.join(f'{s:.4g}' for s in volume.spacing)} mm{in_unit}"
-    yield "spacing", volume.lengths if in_pixels else in_mm
-    if has_directions(affine) and not in_pixels:
+    unit = unit_of(volume)
+    texts = {"mm": in_mm, "voxels": "not given: a voxel counts as 1 mm"}
+    yield "spacing", texts.get(unit, volume.lengths)
+    if has_directions(affine) and unit == "mm":
         origin = ", ".join(f"{v:.4g}" for v in affine[:3, 3])
         yield "axes", f"{orientation(affine)}, first voxel at {origin} mm"
     size = math.prod(header.shape) * header.disk_dtype.itemsize
@@ -117,7 +118,8 @@ def facts_of_patch(patch: LazyPatch) -> Rows:
         rows.append(("type", str(patch.dtype)))
         if names := channel_names(patch):
             rows.append(("channels", channels_text(names)))
-        rows.append(("spacing", f"{' x '.join(f'{s:.4g}' for s in patch.spacing[:count])} mm"))
+        unit = unit_of(patch.volume) if isinstance(patch.volume, Volume) else "mm"
+        rows.append(("spacing", f"{' x '.join(f'{s:.4g}' for s in patch.spacing[:count])} {unit}"))
         rows.append(("steps", describe_patch(patch)))
         rows.append(("reads", patch.explain()))
         pairs = draws_of(patch.draws, streams_in_plane(patch))

@@ -172,6 +172,14 @@ def has_pixels(volume: Volume) -> bool:
     return volume.lengths.endswith(f" {PIXEL}")
 
 
+def unit_of(volume: Volume) -> str:
+    """Return the unit of printed lengths: ``voxels`` where neither user nor file gives lengths."""
+    if has_pixels(volume):
+        return PIXEL
+    is_given = volume.has_given_affine or bool(volume.lengths) or is_placed(volume.affine)
+    return "mm" if is_given else "voxels"
+
+
 def orientation(affine: Affine) -> str:
     """Return the letters of the directions of the axes, such as ``"RAS"``.
 

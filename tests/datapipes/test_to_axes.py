@@ -232,6 +232,23 @@ def test_values_for_two_axes(name):
     assert np.shape(patch.tensor()) == (1, 16, 8)
 
 
+def test_fields_of_planes_have_two_distances():
+    """A third entry changes nothing; a range stays a range, and a volume refuses two."""
+
+    def values(name, *args, **own):
+        pipe = plane().lazy_patch((16, 16))
+        return next(iter(getattr(pipe, name)(*args, **own)))["image"].realize()
+
+    pairs = (
+        (("elastic", (1, 2)), {"spacing": (8, 16)}, {"spacing": (8, 16, 16)}),
+        (("grid_distortion", 0.3), {"cells": (4, 2)}, {"cells": (4, 2, 1)}),
+    )
+    for call, two, three in pairs:
+        np.testing.assert_array_equal(values(*call, **two), values(*call, **three))
+    with pytest.raises(PatchSizeError, match="two numbers are a size of 2-D data"):
+        next(iter(placed().lazy_patch(4).elastic(1, spacing=(8, 8))))["image"].realize()
+
+
 def test_realized_planes_have_two_axes():
     """Value pipes act on them, and they are opened again as they were."""
     pipe = vp.from_cases([{"image": IMAGE}]).open_volume().lazy_patch((16, 8))

@@ -6,6 +6,7 @@ import zarr
 
 import voxpipe as vp
 from voxpipe.core.errors import VolumeError
+from voxpipe.intensity import Normalize
 
 FINE = np.random.default_rng(0).integers(0, 999, (2, 80, 16, 16), np.uint16)
 COARSE = FINE[:, ::2, ::2, ::2] + np.uint16(7)
@@ -53,6 +54,30 @@ def test_channels_have_the_levels_of_their_file(pyramid):
     for pipe in (named, picked):
         values = values_of(pipe.normalize(statistics="level 1"))
         assert np.allclose(values[0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("origin", ["cases", "manifest"])
+def test_each_channel_has_statistics_of_its_own(pyramid, tmp_path, origin):
+    """Of a level, inside a mask, and of the whole volume, as NumPy computes them by channel."""
+    fine, coarse = FINE.transpose(0, 3, 2, 1), COARSE.transpose(0, 3, 2, 1)
+    mask = (fine[0] > 300).astype(np.uint8)
+    vp.save(tmp_path / "mask.ome.zarr", mask)
+    place = {"image": str(pyramid), "mask": str(tmp_path / "mask.ome.zarr")}
+    cases = vp.from_cases([place])
+    if origin == "manifest":
+        vp.index(cases, tmp_path / "m.json")
+        cases = vp.from_manifest(tmp_path / "m.json")
+    each = {
+        Normalize(): fine.reshape(2, -1),
+        Normalize(statistics="level 1"): coarse.reshape(2, -1),
+        Normalize(inside="mask"): fine[:, mask > 0],
+    }
+    for op, values in each.items():
+        mean, deviation = (f(values, 1)[:, None, None, None] for f in (np.mean, np.std))
+        for channels in ([0, 1], [1]):
+            opened = cases.open_volume(channels={"image": channels}).per_channel(op, keys="image")
+            expected = ((fine - mean) / deviation)[channels]
+            assert np.allclose(values_of(opened), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_sample_is_spread_over_the_volume(pyramid):

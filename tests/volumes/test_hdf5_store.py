@@ -30,6 +30,7 @@ from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, close_volumes
 
 h5py = pytest.importorskip("h5py")
+pytestmark = pytest.mark.filterwarnings("ignore:times-and-channels")
 FILTERS = {
     "gzip": {"compression": "gzip", "shuffle": True},
     "gzip, checked": {"compression": "gzip", "shuffle": True, "fletcher32": True},

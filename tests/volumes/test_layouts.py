@@ -1,5 +1,9 @@
 """Which cases there are below folders as nnU-Net, the Decathlon and others lay them out."""
 
+import functools
+import http.server
+import threading
+
 import nibabel
 import numpy as np
 import pytest
@@ -275,3 +279,56 @@ def test_keys_that_are_no_name_of_a_case_stay(tmp_path):
         "x1": ["t2", "x1_t2"],
         "ct": ["ct_fine"],
     }
+
+
+def test_pictures_are_no_cases_unless_a_pattern_names_them(tmp_path):
+    """Previews next to data are left out of folders and stars; ``*.png`` lists them."""
+    for case in ("p1", "p2"):
+        saved(tmp_path / case / "ct.nii.gz")
+        touched(tmp_path, f"{case}/view.png", f"{case}/view.JPG")
+
+    assert keys_by_case(tmp_path) == {c: {"ct": f"{c}/ct.nii.gz"} for c in ("p1", "p2")}
+    assert [*find_volumes(tmp_path / "*/*")] == ["p1", "p2"]
+    (cases, pictures) = (vp.list_cases(f"{tmp_path}/*/", image=n) for n in ("*", "v*.png"))
+    assert [s["image"].endswith("ct.nii.gz") for s in cases] == [True, True]
+    assert [s["image"].endswith("view.png") for s in pictures] == [True, True]
+    with pytest.raises(vp.errors.VolumeNotFound, match="no case matches"):
+        list(vp.list_cases(f"{tmp_path}/*/", image="view*"))
+    (tmp_path / "p1" / "ct.nii.gz").unlink()
+    with pytest.raises(vp.errors.VolumeNotFound, match="Pictures need their suffix"):
+        find_volumes(tmp_path / "p1")
+
+
+@pytest.fixture
+def web(tmp_path, started_clients):
+    """The URL of a folder, listed by the pages of Python's own server."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    handler = functools.partial(Handler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_cases_of_a_web_server_have_the_names_of_a_folder(tmp_path, web):
+    """Without percent escapes, which stay in the URLs."""
+    for case in ("my case +ü#1", "b%20c"):
+        saved(tmp_path / case / "ct 1.nii.gz")
+
+    found = find_volumes(web)
+    assert {case: [*keys] for case, keys in found.items()} == {
+        case: [*keys] for case, keys in find_volumes(tmp_path).items()
+    }
+    assert found["b%20c"]["ct 1"] == f"{web}b%2520c/ct%201.nii.gz"
+    names = [
+        [s.case for s in vp.list_cases(f"{p}*/", image="ct*.nii.gz")] for p in (web, f"{tmp_path}/")
+    ]
+    assert names[0] == names[1] == ["b%20c", "my case +ü#1"]
+    (sample, _) = vp.list_cases(f"{web}*/", image="ct*.nii.gz").open_volume()
+    assert sample["image"].shape == (1, 4, 5, 6)

@@ -34,8 +34,8 @@ Image = pytest.importorskip("PIL.Image")
 MICRO = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.25, "PhysicalSizeZ": 2.0}
 AFFINE = np.diag([0.0005, 0.00025, 0.002, 1.0])
 
-# All time points of a file are its channels.
-pytestmark = pytest.mark.filterwarnings("ignore:times-and-channels")
+# All time points of a file are its channels, and so are its planes of colours.
+pytestmark = pytest.mark.filterwarnings("ignore:times-and-channels", "ignore:colours-or-planes")
 
 
 def write(path, array, axes="ZYX", said=MICRO, **how):

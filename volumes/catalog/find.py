@@ -23,13 +23,14 @@ from ...storage.location import (
     is_url,
     local_path,
     public_name,
+    readable_name,
 )
 from ...storage.ranges import RangeStore
 from ...storage.remote import Globs, open_remote
 from ..formats.zarr_array import ZarrArray, open_node
 from ..formats.zarr_chunks import NotOurs
 from ..formats.zarr_nodes import METADATA_FILES, images_in
-from ..registry import BackendRequest, is_recognised, registered_names, unknown_format
+from ..registry import BackendRequest, is_picture, is_recognised, registered_names, unknown_format
 from ..session import opening_session
 
 IMAGE = "image"  # key of the only volume of a case
@@ -71,7 +72,7 @@ def find_volumes(
 
     Volumes that differ by format only (``ct.nii`` and ``ct.nii.gz``) have, except for the first,
     their whole names as keys. The two files of a pair (``.hdr`` and ``.img``) are one volume.
-    Hidden files and folders are skipped.
+    Hidden files and folders are skipped, and so are pictures unless a glob names their suffix.
     """
     folders, places = list_below(location, storage_options)
     alike = Counter(map(_without_number, folders))
@@ -187,7 +188,8 @@ def list_below(
     files = (name for _, _, names in os.walk(local_path(place)) for name in sorted(names))
     there = ", ".join(itertools.islice(files, _MOST_NAMES)) or "none"
     msg = f"there is no volume below {place}; files of no format that is read: {there}."
-    do = "Check the folder, or convert them to a format that is read."
+    do = "Check the folder, or convert them to a format that is read. Pictures need their suffix "
+    do += f"in a pattern: {os.path.join(place, '*.png')!r}."
     raise VolumeNotFound(msg, do=do)
 
 
@@ -306,7 +308,7 @@ def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, b
     for match, is_folder in paths.items():
         place = system.unstrip_protocol(match) if is_url(pattern) else match
         is_folder = is_folder if is_url(pattern) else os.path.isdir(place)
-        matches.append((match[len(root) :].strip("/"), place, is_folder))
+        matches.append((readable_name(match[len(root) :].strip("/"), place), place, is_folder))
     matches = [match for match in matches if not _DOT_FILE.search(match[0])]
     if not matches:
         what = f"nothing matches {public_name(pattern)}."
@@ -322,6 +324,8 @@ def _below_matches(pattern: str, options: Mapping[str, Any]) -> Iterator[tuple[s
     for name, place, is_folder in _matches(pattern, options):
         if _outermost(name, volumes) is not None:
             continue  # a part of that volume
+        if is_picture(place, pattern):
+            continue
         if is_volume(place):
             volumes.add(name)
             yield name, place
@@ -393,7 +397,8 @@ def _local(location: str) -> Iterator[tuple[str, str]]:
             path = os.path.join(folder, file)
             if series and os.path.splitext(file)[1].lower() in SLICES:
                 continue
-            if not file.startswith(".") and is_recognised(BackendRequest(path=Path(path))):
+            is_shown = not file.startswith(".") and not is_picture(file)
+            if is_shown and is_recognised(BackendRequest(path=Path(path))):
                 yield os.path.relpath(path, root).replace(os.sep, "/"), path
 
 
@@ -417,11 +422,11 @@ def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
     for path in paths:
         group = _outermost(path, groups)
         place = path if group is None else group
-        is_named = group is not None or "." in posixpath.basename(path)
+        is_named = group is not None or ("." in posixpath.basename(path) and not is_picture(path))
         if is_named and not _DOT_FILE.search(place[len(root) :]):
             places.add(place)
     return [
-        (place[len(root) :].lstrip("/"), url)
+        (readable_name(place[len(root) :].lstrip("/"), url), url)
         for place in places
         if (url := unstrip(place))
         and is_recognised(BackendRequest(uri=url, remote_zarr_uri=url if place in groups else None))

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypedDict, Unpack, overload
 import numpy as np
 
 from ...core import Region, errors
-from ...core.call_site import looking_ahead
+from ...core.context import holding
 from ...core.grid import XYZ
 from ...core.progress import shows_progress
 from ...core.sample import case_of
@@ -38,7 +38,7 @@ from ..catalog.manifest import stamp_at
 from ..formats.zarr_array import open_node
 from ..formats.zarr_backend import ZarrBackend, stored_sum
 from ..formats.zarr_nodes import image_of
-from ..header import Header, affine_entries
+from ..header import TIMES_STAY, Header, affine_entries
 from ..registry import BackendRequest, is_recognised
 from ..session import SESSION, opening_session
 from ..volume import Volume
@@ -181,7 +181,8 @@ def convert(
         Number of resolutions, each half as fine. By default ``.ome.zarr``, ``.ome.tif`` and label
         groups have them down to 256 voxels, others one. Labels are sampled. Others are averaged.
     overwrite
-        Replace a zarr group at the destination; other files and folders are never replaced.
+        Replace a zarr group at the destination. Other files and folders are never replaced, nor
+        is a group with groups in it, such as the labels of an image.
     storage_options
         For fsspec, where the destination or the volume is a URL; never shown in messages.
     progress
@@ -238,7 +239,7 @@ def convert(
         paths = [os.fspath(one) for one in sources if isinstance(one, (str, os.PathLike))]
         remote = any(map(is_url, paths))
         volume = Volume(volume, storage_options=storage_options if remote else None)
-        with looking_ahead():  # time points stay an axis, or are refused: no warning of channels
+        with holding(TIMES_STAY, True):  # or they are refused
             volume.header  # noqa: B018
     header = replace(volume.header, affine=affine_entries(volume.grid.affine, volume.name))
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)

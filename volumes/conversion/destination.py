@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from ...core.errors import (
     VoxpipeError,
 )
 from ...core.sample import parse_json
+from ...core.suggest import few_names
 from ...storage.disk_cache import (
     FAILING,
     FULL,
@@ -83,6 +84,11 @@ class LocalDestination:
     def is_folder(self) -> bool:
         """Whether the destination is a folder, which no file can replace."""
         return self._path.is_dir() and not self._path.is_symlink()
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups in the destination, such as ``labels``."""
+        names = [path.name for path in self._path.iterdir() if path.is_dir()]
+        return _groups_of(names, lambda key: _read(self._path / key))
 
     def make_way(self) -> None:
         """Do nothing: the old group stays until the new one is whole."""
@@ -396,6 +402,14 @@ class RemoteDestination:
         with remote_errors(self._url, self._options):
             return bool(self._system.isdir(self._root))
 
+    def groups(self) -> list[str]:
+        """Return the names of the groups in the destination, such as ``labels``."""
+        with remote_errors(self._url, self._options):
+            self._system.invalidate_cache(self._root)
+            paths = self._system.ls(self._root, detail=False)
+            names = [path.rstrip("/").rpartition("/")[2] for path in paths]
+            return _groups_of(names, lambda key: self._get(f"{self._root}/{key}"))
+
     def make_way(self) -> None:
         """Remove the old group, its metadata first: from then on it is no volume."""
         with remote_errors(self._url, self._options):
@@ -499,7 +513,20 @@ def check_destination(target: Destination, *, overwrite: bool, is_file: bool = F
         what = f"{target.name} is {'a folder' if is_file else 'no zarr group'}, "
         do = "Give another place, or remove it yourself."
         raise DestinationExists(f"{what}and nothing else is overwritten.", do=do)
+    if not is_file and (groups := target.groups()):
+        what = f"{target.name} holds the groups {few_names(groups)}, which overwrite= would delete."
+        raise DestinationExists(what, do="Give another place, or remove them yourself.")
     return True
+
+
+def _groups_of(names: Sequence[str], read: Callable[[str], bytes | None]) -> list[str]:
+    """Return the folders that are groups of zarr; that of labels may lack metadata."""
+    groups = {name for name in names if name == "labels" or read(f"{name}/.zgroup")}
+    for name in names:
+        with suppress(ValueError, AttributeError):
+            document = parse_json(read(f"{name}/{GROUP}") or b"{}")
+            groups |= {name} if document.get("node_type") == "group" else set()
+    return sorted(groups)
 
 
 def upload(local: Path, url: str, options: Mapping[str, Any], *, overwrite: bool) -> None:

@@ -68,7 +68,7 @@ def save(
     levels
         Number of resolutions, as in :func:`convert`. Other formats have one.
     overwrite
-        Whether to replace an existing file.
+        Whether to replace an existing file or group, as :func:`convert`.
     storage_options
         For fsspec, where ``destination`` is a URL.
 

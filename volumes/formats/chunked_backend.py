@@ -237,12 +237,8 @@ def named_layout(
     axes: Sequence[str],
     name: str,
     labels: Sequence[str] = (),
-    *,
-    warns: bool = False,
 ) -> Layout:
     """Return the layout of an array whose axes have names; ``labels`` are those of channels.
-
-    With ``warns``, the opening of a path reports several time points.
 
     Examples
     --------
@@ -263,9 +259,6 @@ def named_layout(
     if "t" in numbers and shape[numbers["t"]] > 1:
         inner = math.prod(shape[n] for n in c_axes if n > numbers["t"])
         times = Times(int(shape[numbers["t"]]), int(inner))
-    place = PLACEMENT.get()
-    if warns and place.sizes is not None:
-        place.sizes.update(zip(axes, shape, strict=True))
     return Layout(shape, c_axes, (x, y, z), channel_names=names, times=times)
 
 

@@ -354,7 +354,7 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         raise _part_is_lost(part, "whether every shard was written", name)
     own = levels[level].axes if levels else _OLD_AXES[-array.ndim :]
     names = labels_of_channels(attributes)
-    layout = named_layout(tuple(array.shape), own, name, names, warns=fields is None)
+    layout = named_layout(tuple(array.shape), own, name, names)
     if levels:
         layout = replace(layout, times=layout.times.at(*levels[level].time))
     finest = group.get(levels[0].path) if level and not PLACEMENT.get().has_affine else None

@@ -151,3 +151,22 @@ def test_a_plane_has_two_lengths(tmp_path):
     volume = vp.Volume(tmp_path / "a.ome.tif")
     assert volume.lengths == "0.65 x 0.5 um"
     assert "0.65 x 0.5 um" in repr(volume)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_planes_with_tags_of_colours_are_no_silent_channels(tmp_path, count):
+    """By default tifffile writes 3 or 4 planes as colours, and other numbers as a stack."""
+    planes, place = np.random.default_rng(0).random((count, 20, 30), "f4"), tmp_path / "a.tif"
+    for own in ({}, {"metadata": None}):
+        tifffile.imwrite(place, planes, **own)
+        if count in (3, 4):
+            with pytest.warns(LikelyMistake, match=f'the {count} planes of .*axes="zyx" if'):
+                assert vp.Volume(place).shape == (count, 30, 20, 1)
+        stack = vp.Volume(place, axes="zyx")
+        np.testing.assert_array_equal(stack.numpy()[0].transpose(2, 1, 0), planes)
+    for own in ({"photometric": "minisblack"}, {"imagej": True, "metadata": {"axes": "ZYX"}}):
+        tifffile.imwrite(place, planes, **own)
+        assert vp.Volume(place).shape == (1, 30, 20, count)
+    tifffile.imwrite(place, planes, metadata={"axes": "CYX"})
+    assert vp.Volume(place).shape == (count, 30, 20, 1)

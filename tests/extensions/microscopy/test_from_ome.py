@@ -2,7 +2,10 @@
 
 import pickle
 import shutil
+import warnings
 
+import fsspec
+import h5py
 import numpy as np
 import pytest
 import tifffile
@@ -12,7 +15,6 @@ from ome_files import set_ome, write_image, write_plate
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import LikelyMistake, SampleError, VolumeNotFound
-from voxpipe.volumes import close_volumes
 
 VOXELS = np.random.default_rng(0).integers(0, 900, (3, 2, 4, 20, 30)).astype("u2")
 NUCLEI = (VOXELS[:, 0] > 500).astype("u1")
@@ -172,6 +174,28 @@ def test_incomplete_times_of_a_pattern_are_left_out(tmp_path):
             vp.from_ome(place, time=time)
 
 
+@pytest.mark.parametrize("root", ["folder", "memory://plates-below"])
+def test_missing_wells_of_plates_in_a_folder_are_named(tmp_path, version, root):
+    """One warning for each plate, as if it was opened alone; other images stay."""
+    for name in ("p.zarr", "q.zarr"):
+        write_plate(tmp_path / "x" / name, version, ["A/1", "B/1"], 2, VOXELS[0], "czyx")
+        shutil.rmtree(tmp_path / "x" / name / "B/1")
+    write_image(tmp_path / "x" / "own.ome.zarr", VOXELS[0], "czyx", version)
+    place = str(tmp_path / "x")
+    if root != "folder":
+        place = f"{root}-{version}"
+        fsspec.filesystem("memory").put(str(tmp_path / "x"), place[8:], recursive=True)
+
+    with pytest.warns(LikelyMistake) as seen:
+        samples = list(vp.from_ome(place))
+
+    texts = [str(one.message).partition(". ")[0] for one in seen]
+    assert [text.partition("/p.")[2] or text.partition("/q.")[2] for text in texts] == [
+        "zarr lists 1 wells or images that are not there: B/1"
+    ] * 2
+    assert [s.case for s in samples] == ["own", "p/A/1/0", "p/A/1/1", "q/A/1/0", "q/A/1/1"]
+
+
 def test_missing_wells_and_fields_of_a_plate_are_named(tmp_path, version):
     """They are no cases, and one warning names them."""
     place = write_plate(tmp_path / "p.zarr", version, ["A/1", "A/2", "B/1"], 2, VOXELS[0], "czyx")
@@ -238,6 +262,26 @@ def test_a_plate_may_be_a_url(tmp_path):
     np.testing.assert_array_equal(stored(samples[1]["label"])[0], NUCLEI[1])
 
 
+def test_an_open_file_warns_once_for_each_chain(tmp_path):
+    """A conversion, which keeps the axis of times, neither warns nor silences a later chain."""
+    place, copy = str(tmp_path / "a.h5"), str(tmp_path / "b.ome.zarr")
+    with h5py.File(place, "w") as file:
+        for number, letter in enumerate("tczyx"):
+            data = file.get("d") or file.create_dataset("d", data=VOXELS)
+            data.dims[number].label = letter
+
+    vp.convert(place, copy)
+    for path in (place, copy):
+        for _ in range(2):
+            pipe = vp.from_cases([{"image": path}] * 2).open_volume()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("default")
+                shapes = [sample["image"].shape for _ in range(2) for sample in pipe]
+            assert len(caught) == 1
+            assert shapes[0][0] == len(VOXELS) * VOXELS.shape[1]
+        np.testing.assert_array_equal(stored(vp.Volume(path, time=1)), VOXELS[1])
+
+
 @pytest.mark.parametrize("kind", ["zarr", "tif", "hyperstack"])
 def test_a_path_of_several_times_warns(tmp_path, kind):
     """Until the user chooses one, or all of them as channels; tifffile wrote the planes."""
@@ -254,7 +298,6 @@ def test_a_path_of_several_times_warns(tmp_path, kind):
 
     with pytest.warns(LikelyMistake, match=text):
         assert vp.Volume(place).shape[0] == times * channels
-    close_volumes()  # an open file has been reported
     with pytest.warns(LikelyMistake, match=text):
         next(iter(vp.from_cases([{"image": str(place)}]).open_volume()))["image"].shape  # noqa: B018
     for word in ("channels", "all"):

@@ -1,5 +1,6 @@
 """OME-TIFF and OME-Zarr written by save, convert and predict, opened by tifffile and zarr."""
 
+import fsspec
 import numpy as np
 import pytest
 import tifffile
@@ -279,6 +280,48 @@ def test_bucket_has_tiffs_and_labels():
     (sample,) = vp.from_ome(place, label="nuclei")
     np.testing.assert_array_equal(sample["label"].numpy(), LABELS)
     np.testing.assert_array_equal(tiff.numpy(), VOXELS[:, :32, :32])
+
+
+def writers(array):
+    """Yield functions that write an array by save, convert and predict."""
+    both = torch.nn.Conv3d(1, 2, 1)
+    yield lambda place, **own: vp.save(place, array, **own)
+    yield lambda place, **own: vp.convert(vp.Volume(array), place, **own)
+    yield lambda place, **own: vp.predict(both, vp.Volume(array), place, patch=8, **own)
+
+
+@pytest.mark.parametrize("root", ["folder", "memory://kept-labels"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_labels_of_an_image_are_not_overwritten(tmp_path, root, zarr_format):
+    """An image with labels is replaced by nobody; one without them, and the labels, may be."""
+    root = str(tmp_path) if root == "folder" else f"{root}-{zarr_format}"
+    array = np.arange(8 * 9 * 10, dtype=np.uint8).reshape(8, 9, 10)
+    label = {"cells": (array, "zyx")}
+    local = write_image(tmp_path / "own" / "a.zarr", array, "zyx", zarr_format, label)
+    place = f"{root}/a.zarr"
+    fsspec.core.url_to_fs(root)[0].put(local, place.removeprefix("memory:/"), recursive=True)
+
+    for write in writers(array):
+        with pytest.raises(DestinationExists, match="holds the groups labels, which overwrite="):
+            write(place, overwrite=True)
+        vp.save(f"{root}/free.ome.zarr", array, overwrite=True)
+        write(f"{root}/free.ome.zarr", overwrite=True)
+    np.testing.assert_array_equal(vp.Volume(place, label="cells").numpy()[0].T, array)
+
+
+def test_labels_of_ome_zarr_04_at_a_url_are_refused(tmp_path):
+    """In one sentence with a cure, before anything is written."""
+    array = np.arange(8 * 9 * 10, dtype=np.uint8).reshape(8, 9, 10)
+    local = write_image(tmp_path / "a.zarr", array, "zyx", 2)
+    memory = fsspec.filesystem("memory")
+    memory.put(local, "/labels-04/a.zarr", recursive=True)
+    before = memory.find("/labels-04")
+
+    for write in writers(array.T):
+        with pytest.raises(VolumeError, match=r"0\.5 is written to a URL") as error:
+            write("memory://labels-04/a.zarr/labels/nuclei")
+        assert "vp.convert(image" in error.value.do
+    assert memory.find("/labels-04") == before
 
 
 @pytest.fixture

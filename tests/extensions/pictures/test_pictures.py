@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 import tifffile
+import torch
 from PIL import Image
 
 import voxpipe as vp
@@ -344,3 +345,18 @@ def test_channels_have_their_names_in_texts_and_titles(tmp_path):
     plain = vp.show(vp.Volume(np.zeros((2, 4, 4, 4)))).axes[0].get_title("left")
     assert plain.endswith("channel 0 of 2")
     assert not vp.show(np.zeros((3, 4, 4, 4), "u1")).axes[0].get_title("left")
+
+
+def test_voxels_without_a_spacing_are_no_millimetres():
+    """Neither of a volume nor of its patch, unless an affine is given."""
+    array = np.zeros((4, 5, 6), np.float32)
+    for volume, text, unit in (
+        (vp.Volume(array), "not given: a voxel counts as 1 mm", "voxels"),
+        (vp.Volume(torch.from_numpy(array)), "not given: a voxel counts as 1 mm", "voxels"),
+        (vp.Volume(array, affine=np.eye(4)), "1 x 1 x 1 mm", "mm"),
+        (vp.Volume(array, affine=np.diag([2, 1, 1, 1])), "2 x 1 x 1 mm", "mm"),
+    ):
+        (sample,) = vp.from_cases([{"image": volume}]).open_volume().lazy_patch(4)
+        assert text in str(volume)
+        assert text in volume._repr_html_()
+        assert f" {unit}\n" in str(sample["image"])
