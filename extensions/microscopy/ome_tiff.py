@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.grid import unit_for
-from ...core.validate import MILLIMETRES, unit_word
-from ...volumes.conversion.convert_plan import spacing_of
+from ...core.validate import MILLIMETRES
+from ...volumes.conversion.convert_plan import spacing_of, unit_to_write
 from ...volumes.conversion.ome_group import reduce_blocks
 from ...volumes.formats.chunked_backend import PIXEL
 from ...volumes.formats.stored_file import import_package
@@ -112,7 +111,7 @@ def _tiles(planes: Iterator[NDArray[Any]]) -> Iterator[NDArray[Any]]:
 
 def _metadata(header: Header) -> dict[str, Any]:
     """Return tifffile's names of OME-XML: axes, sizes with their unit, channels."""
-    unit = unit_word(header.file_unit) or unit_for(spacing_of(header))
+    unit = unit_to_write(header)
     unit = unit if unit in _UNITS else "mm"
     times = header.times
     fields: dict[str, Any] = {"axes": "TCZYX" if times.number > 1 else "CZYX"}

@@ -244,12 +244,21 @@ def spacing_of(header: Header) -> tuple[float, float, float]:
     return x, y, z
 
 
+def unit_to_write(header: Header) -> str:
+    """Return the unit of the source, else one that suits the size of a voxel.
+
+    Voxels of an array without an affine have no size: their unit is ``px``.
+    """
+    is_placed = bool((affine_matrix(header.affine) != np.eye(4)).any())
+    return unit_word(header.file_unit) or (unit_for(spacing_of(header)) if is_placed else PIXEL)
+
+
 def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict[str, Any]:
     """Return the ``zarr.json`` of an image's group, with voxpipe's own ``record``.
 
-    Lengths have the unit of the source; without one they have a unit that suits their size.
+    Lengths have the unit that :func:`unit_to_write` returns.
     """
-    unit = unit_word(plan.header.file_unit) or unit_for(spacing_of(plan.header))
+    unit = unit_to_write(plan.header)
     names = {"um": "micrometer", "nm": "nanometer", "angstrom": "angstrom"}
     size = MILLIMETRES[unit] if unit in names else 1.0
     spatial = {"type": "space", "unit": names.get(unit, "millimeter")}

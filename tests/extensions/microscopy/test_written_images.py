@@ -101,6 +101,19 @@ def test_an_ome_zarr_is_read_by_us(image):
         np.testing.assert_allclose(one.affine, other.affine)
 
 
+def test_arrays_without_an_affine_have_no_millimetres(tmp_path):
+    """Neither the user nor a file has said how long a voxel is."""
+    vp.save(tmp_path / "a.ome.zarr", np.zeros((4, 5, 6), "u1"))
+    vp.save(tmp_path / "a.ome.tif", np.zeros((4, 5, 6), "u1"))
+
+    document = zarr.open_group(tmp_path / "a.ome.zarr", mode="r").attrs["ome"]
+    assert [axis.get("unit") for axis in document["multiscales"][0]["axes"]] == [None] * 3
+    with tifffile.TiffFile(tmp_path / "a.ome.tif") as file:
+        assert 'PhysicalSizeXUnit="pixel"' in file.ome_metadata
+    for name in ("a.ome.zarr", "a.ome.tif"):
+        assert vp.Volume(tmp_path / name).lengths == "1 x 1 x 1 px"
+
+
 def test_the_number_of_levels_is_an_argument(tmp_path):
     """By name or by levels=; other formats refuse it."""
     volume = vp.Volume(VOXELS[:, :64, :64], affine=AFFINE)
