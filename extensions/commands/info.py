@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import VoxpipeError
+from ...spatial.ops.axis_op import orientation_of
 from ...volumes.scheme import size_text
 from .cures import in_options, refuse_unknown_options
 from .options import positive
 from .printing import one_line, print_facts, print_json, print_table, remark, warnings_as_remarks
 from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes, times_of
 from .targets import add_target, open_target, volumes_in
-
-_LETTERS = ("LR", "PA", "IS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,20 +111,6 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
         "reader": reader_of(volume, form),
     }
     return facts | _cost_of(volume, patch) if with_scheme else facts
-
-
-def orientation_of(affine: Any) -> str:
-    """Return the letters of the directions in which I, J and K grow.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> orientation_of(np.diag([-1.0, -1, 2, 1]))
-    'LPS'
-    """
-    from ...spatial.ops.axis_op import directions
-
-    return "".join(_LETTERS[world][sign > 0] for world, sign in directions(affine))
 
 
 def _cost_of(volume: Any, patch: int) -> dict[str, Any]:

@@ -17,16 +17,16 @@ from ...graph import Pipe, chain_code
 from ...spatial import LazyPatch
 from ...spatial.lazy.patch_facts import channel_names
 from ...spatial.lazy.patch_report import asks_voxels, describe_patch, sources_of
+from ...spatial.ops.axis_op import orientation_of
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import coarser_levels, has_statistics
+from ...volumes.scheme import size_text
 from .planes import (
     LOCAL_BYTES,
     axis_names,
-    bytes_text,
     has_directions,
     has_pixels,
     is_remote,
-    orientation,
 )
 
 Rows = list[tuple[str, str]]
@@ -85,9 +85,9 @@ def _facts_of_header(volume: Volume) -> Iterator[tuple[str, str]]:
     yield "spacing", volume.lengths if in_pixels else in_mm
     if has_directions(affine) and not in_pixels:
         origin = ", ".join(f"{v:.4g}" for v in affine[:3, 3])
-        yield "axes", f"{orientation(affine)}, first voxel at {origin} mm"
+        yield "axes", f"{orientation_of(affine)}, first voxel at {origin} mm"
     size = math.prod(header.shape) * header.disk_dtype.itemsize
-    yield "voxels", f"{bytes_text(size)} without compression"
+    yield "voxels", f"{size_text(size)} without compression"
 
 
 def _facts_of_place(volume: Volume) -> Iterator[tuple[str, str]]:

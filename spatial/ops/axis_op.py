@@ -410,4 +410,15 @@ def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
     return pairs
 
 
+def orientation_of(affine: NDArray[np.float64]) -> str:
+    """Return the letters of the directions in which I, J and K grow.
+
+    Examples
+    --------
+    >>> orientation_of(np.diag([-1.0, -1, 2, 1]))
+    'LPS'
+    """
+    return "".join(_LETTERS[world][sign > 0] for world, sign in directions(affine))
+
+
 OPS = (Flip, Orientation, Rotate90, ToAxes, Transpose)
