@@ -127,8 +127,7 @@ def limit_of(loader: Any, share: float) -> str:
         return "your step: the loader keeps up"
     if share < _MOSTLY:
         return f"your step; waiting for the loader adds {share / (1 - share):.0%}"
-    diagnosis = getattr(loader, "_measurement", None)
-    if limit := getattr(diagnosis, "limit", ""):
+    if limit := getattr(loader.measurement, "limit", ""):
         return f"the loader, {limit} of it"
     pipes = loader.stats().pipes
     if pipes:

@@ -23,7 +23,7 @@ from ...core.redact import escape_controls, public_text, used_name
 from ...core.sample import parse_json
 from ...core.validate import count_text
 from ...storage.content import content_key, documents_token
-from ...storage.disk_cache import NO_LINK, cache_directory
+from ...storage.disk_cache import NO_LINK, results_folder
 from ...storage.location import absolute_place, is_url
 from ...storage.read_ahead import SmallObjectCache
 from ..backend import Backend
@@ -256,7 +256,7 @@ class PartialIndex:
     def __init__(self, destination: str | os.PathLike[str]) -> None:
         place = os.fspath(destination)
         if is_url(place):
-            folder = cache_directory() / "index"
+            folder = results_folder("index")
             folder.mkdir(parents=True, exist_ok=True)
             self.path = str(folder / f"{content_key(used_name(place), ())}.partial")
         else:

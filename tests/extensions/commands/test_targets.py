@@ -10,6 +10,8 @@ import pytest
 
 import voxpipe as vp
 import voxpipe.__main__ as program
+from voxpipe.extensions.commands.cache import _entries
+from voxpipe.storage.disk_cache import RESULTS, cache_directory, results_folder
 from voxpipe.volumes import close_volumes
 
 CHAIN = """
@@ -219,3 +221,15 @@ def test_help_of_predict_names_every_suffix(told):
     _, text = told("predict --help")
 
     assert all(suffix in text for suffix in (".zarr", *SUFFIXES, *extensions("writers")))
+
+
+def test_every_result_in_the_cache_is_listed(tmp_path, monkeypatch):
+    """A keeper of results has a folder that the command knows."""
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path))
+    for kind in RESULTS:
+        results_folder(kind).mkdir(parents=True)
+        (results_folder(kind) / "entry").write_bytes(b"1234")
+
+    assert {entry.kind for entry in _entries(cache_directory())} == RESULTS
+    with pytest.raises(ValueError, match="none of RESULTS"):
+        results_folder("thumbnails")
