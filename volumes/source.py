@@ -176,7 +176,7 @@ def _warn_of_times(times: int, channels: int, name: str) -> None:
     those = f" and {channels} channels" if channels > 1 else ""
     msg = f"times-and-channels: the {times} time points{those} of {name} become "
     msg += f"{times * channels} channels{', time slowest' if those else ''}"
-    do = 'Pass time=0 for one time point, or time="channels" for this order.'
+    do = 'Pass {time=0} for one time point, or {time="channels"} for this order.'
     warn(f"{msg}. {do}", LikelyMistake)
 
 

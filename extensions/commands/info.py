@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import VoxpipeError
+from ...core.errors import UsageError, VoxpipeError
 from ...spatial.ops.axis_op import orientation_of
 from ...volumes.scheme import size_text
-from .cures import in_options, refuse_unknown_options
+from .cures import reword
 from .options import positive
 from .printing import one_line, print_facts, print_json, print_table, remark, warnings_as_remarks
 from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes, times_of
@@ -55,9 +55,11 @@ def _print_all(target: Any, arguments: argparse.Namespace) -> int:
         try:
             rows.append(where | facts_of(volume, arguments.patch, with_scheme=False))
         except (VoxpipeError, OSError, ValueError) as error:
-            errors.append(where | {"path": volume.name, "error": type(error).__name__})
-            errors[-1]["reason"] = in_options(arguments, str(error))
-    refuse_unknown_options(arguments, {one["path"]: one["reason"] for one in errors})
+            own = reword(arguments, error) if isinstance(error, VoxpipeError) else error
+            if isinstance(own, UsageError):
+                raise own from None
+            name = type(error).__name__
+            errors.append(where | {"path": volume.name, "error": name, "reason": str(own)})
     if not arguments.json:
         for one in errors:
             name = one_line(f"{one['case']}/{one['key']}")

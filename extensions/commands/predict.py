@@ -74,16 +74,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     blends = ("gaussian", "hann", "mean", "crop")
     parser.add_argument("--blend", choices=blends, default="gaussian", help="weights of overlaps")
     about = "function of the blended output (default: %(default)s)"
-    parser.add_argument("--result", choices=_RESULTS, default="argmax", help=about)
+    parser.add_argument("--result", dest="output", choices=_RESULTS, default="argmax", help=about)
     parser.add_argument(
         "--key", metavar="KEY", help="key of the volume (default: image, or the only image)"
     )
     about = "mirror windows along all axes and average: eight times the work"
     parser.add_argument("--mirror", action="store_true", help=about)
-    parser.add_argument("--batch", type=whole, metavar="N", help="windows of a batch (default: 1)")
+    parser.add_argument(
+        "--batch",
+        dest="batch_size",
+        type=whole,
+        metavar="N",
+        help="windows of a batch (default: 1)",
+    )
     none_too = positive(int, or_zero=True)
     about = "worker processes that read windows (default: 0)"
-    parser.add_argument("--workers", type=none_too, metavar="N", help=about)
+    parser.add_argument("--workers", dest="num_workers", type=none_too, metavar="N", help=about)
     about = "device of the model, such as cuda:0 (default: cuda if there is one, else cpu)"
     parser.add_argument("--device", help=about)
     about = "name of this model: the same command continues a killed run of this name"
@@ -144,11 +150,11 @@ def run(arguments: argparse.Namespace) -> int:
             patch=size or patch,
             overlap=arguments.overlap,
             blend=arguments.blend,
-            output=arguments.result,
+            output=arguments.output,
             key=arguments.key,
             mirror=arguments.mirror,
-            batch_size=arguments.batch,
-            num_workers=arguments.workers,
+            batch_size=arguments.batch_size,
+            num_workers=arguments.num_workers,
             run=arguments.run_name,
             overwrite=arguments.overwrite,
             storage_options=store_options(arguments, arguments.target, place),

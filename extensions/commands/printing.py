@@ -45,7 +45,7 @@ def warnings_as_remarks(arguments: argparse.Namespace) -> Iterator[None]:
         has_chain = any(map(is_name_of_object, places_of(arguments)))
 
         def show(message: Warning | str, *_: Any) -> None:
-            text = in_options(arguments, str(message))
+            text = in_options(arguments, message if isinstance(message, str) else message.args[0])
             if not has_chain:  # pipes of the command have no line of the user
                 lines = text.splitlines()
                 text = "\n".join(line for line in lines if not line.lstrip().startswith("at ."))

@@ -27,7 +27,7 @@ REMOTE_BYTES = 32 * 1024**2
 """Largest number of bytes that a table reads of a remote volume, and at most half of it."""
 LOCAL_BYTES = 512 * 1024**2
 """The same of a local volume, after decoding."""
-_LETTERS = ("LR", "PA", "IS")
+_LETTERS = (("L", "R"), ("P", "A"), ("I", "S"))
 _NAMES = ("sagittal", "coronal", "axial")
 _MICROSCOPIC = 1e-2  # spacing in millimetres below which axes have no anatomical directions
 
@@ -107,18 +107,17 @@ def views_of(
     """
     names = axis_names(axes)
     own = axis_op.directions(affine) if directions else []
-    shown = own if like is None or not directions else axis_op.directions(like)
-    world = [axis for axis, _ in shown] or numbers_of_axes(axes)
+    order = own if like is None or not directions else axis_op.directions(like)
+    world = [axis for axis, _ in order] or numbers_of_axes(axes)
     views = []
     for axis in sorted(range(3), key=world.__getitem__):
         across, down = sorted((a for a in range(3) if a != axis), key=world.__getitem__)
         if not directions:
             name, letters, flips = "", ("", "", "", ""), (False, False)
         else:
-            name, flips = _NAMES[world[axis]], (shown[down][1] > 0, shown[across][1] < 0)
-            left, right = _sides(*own[across], is_flipped=flips[1])
+            name, flips = _NAMES[world[axis]], (order[down][1] > 0, order[across][1] < 0)
             top, bottom = _sides(*own[down], is_flipped=flips[0])
-            letters = (left, right, bottom, top)
+            letters = (*_sides(*own[across], is_flipped=flips[1]), bottom, top)
         views.append(View(axis, across, down, flips, name, letters, names[axis]))
     return views[0], views[1], views[2]
 

@@ -81,9 +81,9 @@ class Finding:
         kind = type(error).__name__
         reason = public_text(str(error))
         if isinstance(error, VoxpipeError):
-            stop = "" if error.message.endswith(".") or not error.do else "."
-            reason = f"{error.message}{stop} {error.do}"
-        return replace(self, error=kind, reason=reason.strip() or kind)
+            stop = ". " if not error.message.endswith(".") else " "
+            reason = error.message + stop + error.do if error.do else error.message
+        return replace(self, error=kind, reason=reason or kind)
 
     def __str__(self) -> str:
         reason = " ".join(self.reason.split()) if self.is_bad else "sound"
