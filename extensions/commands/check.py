@@ -15,7 +15,7 @@ from typing import Any
 from ...core.errors import SampleError
 from .options import add_store_options, positive
 from .printing import document_of, print_json, print_text, remark
-from .targets import add_patterns, remark_likely_labels, report_of
+from .targets import Target, add_patterns, remark_likely_labels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise SampleError(msg, do=f"Leave {option} out, or give the folder.")
     timeout = arguments.timeout or (600.0 if arguments.voxels else 60.0)
     own = {"num_workers": arguments.num_workers, "voxels": arguments.voxels, "timeout": timeout}
-    report = report_of(check, arguments, arguments.data, only_bad=True, **own)
+    report = Target(arguments.data, arguments).report(check, only_bad=True, **own)
     if arguments.json:
         print_json(_facts_of(report))
     else:

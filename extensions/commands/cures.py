@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shlex
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,10 @@ from ...core.cures import Argument, spell
 from ...core.errors import UnknownName, UsageError, VoxpipeError
 from ...storage.location import is_url
 
-# Options of a target that is a place: a chain of the user has its own arguments.
-_OF_PLACES = {"labels", "option", "optional", "patch", "reader", "storage_options"}
+OF_PLACES = {"option", "optional", "reader", "storage_options"}
+"""Options that concern no volume of the user's code."""
+OF_CHAINS = {*OF_PLACES, "labels", "patch"}
+"""Options that concern no chain of the user's code."""
 _OF_VOLUMES = {"affine", "channels", "follow", "io"}  # arguments that --reader takes too
 
 
@@ -46,11 +49,11 @@ def in_options(arguments: argparse.Namespace, text: str) -> str:
     >>> in_options(options, cure("Give another place, or {overwrite=True}."))
     'Give another place, or --overwrite.'
     """
-    has_object = any(map(is_name_of_object, places_of(arguments)))
+    hidden = not_ours(arguments)
     options: dict[str, tuple[str, argparse.Action]] = {}
     for action in arguments.actions:
         flag = next((flag for flag in action.option_strings if flag.startswith("--")), "")
-        if flag and not (has_object and action.dest in _OF_PLACES):
+        if flag and action.dest not in hidden:
             options |= dict.fromkeys((action.dest, flag[2:]), (flag, action))
     readers: set[str] = set()
     if options.pop("reader", None) is not None:  # whose value may be a function in Python
@@ -64,10 +67,12 @@ def in_options(arguments: argparse.Namespace, text: str) -> str:
     return spell(text, words)
 
 
-def places_of(arguments: argparse.Namespace) -> list[str]:
-    """Return the texts of the arguments that name data."""
-    names = ("target", "data", "source", "url")
-    return [text for name in names if isinstance(text := getattr(arguments, name, None), str)]
+def not_ours(arguments: argparse.Namespace) -> Collection[str]:
+    """Return the options that do not concern the target, which the user's code opens itself."""
+    places = (getattr(arguments, name, None) for name in ("target", "data", "source", "url"))
+    has_object = any(isinstance(place, str) and is_name_of_object(place) for place in places)
+    hidden: Collection[str] = getattr(arguments, "not_ours", OF_CHAINS if has_object else ())
+    return hidden
 
 
 def _flag_text(flag: str, action: argparse.Action, value: Any) -> str:

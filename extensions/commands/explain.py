@@ -14,7 +14,7 @@ from typing import Any
 from ...core.errors import UnknownName, VoxpipeError
 from .cures import in_options
 from .printing import print_json, print_text, warnings_as_remarks
-from .targets import add_target, open_chain
+from .targets import Target, add_target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation of the loader of the chain; return 1 if no patch can be planned."""
-    with warnings_as_remarks(arguments), open_chain(arguments.target, arguments) as loader:
+    with warnings_as_remarks(arguments), Target(arguments.target, arguments).loader() as loader:
         error = _error_of(loader)
         if error is not None and (arguments.json or isinstance(error, UnknownName)):
             raise error

@@ -22,7 +22,7 @@ from .cures import reword
 from .options import positive
 from .printing import one_line, print_facts, print_json, print_table, remark, warnings_as_remarks
 from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes, times_of
-from .targets import add_target, open_target, volumes_in
+from .targets import Target, add_target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,9 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     from ...volumes import Volume
 
     with warnings_as_remarks(arguments):
-        target = open_target(arguments.target, arguments)
-        if isinstance(target, Volume):
-            facts = facts_of(target, arguments.patch)
+        target = Target(arguments.target, arguments)
+        if isinstance(target.thing, Volume):
+            facts = facts_of(target.thing, arguments.patch)
             if arguments.json:
                 print_json(facts)
             else:
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_all(target: Any, arguments: argparse.Namespace) -> int:
     rows, errors = [], []
-    for case, key, volume in volumes_in(target, arguments):
+    for case, key, volume in target.volumes():
         where = {"case": case, "key": key}
         try:
             rows.append(where | facts_of(volume, arguments.patch, with_scheme=False))

@@ -28,11 +28,10 @@ from .options import place as place_of_text
 from .options import positive, refuse_http, store_options
 from .printing import print_json, print_table, warnings_as_remarks
 from .targets import (
+    Target,
     add_target,
     attribute_of,
     call_of,
-    open_target,
-    opening,
     refuse_denied,
     wrong_use,
 )
@@ -121,7 +120,8 @@ def run(arguments: argparse.Namespace) -> int:
     with warnings_as_remarks(arguments):
         refuse_http("predict", arguments.destination or "")
         _refuse_unwritable(arguments.destination or "")
-        source = open_target(arguments.target, arguments)
+        target = Target(arguments.target, arguments)
+        source = target.thing
         model = _model_of(arguments.model, _device_of(arguments.device))
         is_one = isinstance(source, Volume)
         if is_one and arguments.key not in (None, "image"):
@@ -137,8 +137,8 @@ def run(arguments: argparse.Namespace) -> int:
         if "{image}" in place and not is_joint:
             msg = f"{place} has {{image}}, and only a chain of vp.from_ome() has images"
             raise UsageError(msg, do="Write {case} for the name of the case.")
-        if not is_one and not is_name_of_object(arguments.target):
-            source = opening(source, arguments)
+        if not is_one and target.named is None:
+            source = target.chain
         # A program of torch.export may take windows of one size only.
         patch = arguments.patch or getattr(model, _WINDOW, None)
         _refuse_other_windows(model, arguments.patch)

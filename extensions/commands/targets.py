@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -27,7 +28,7 @@ from ...core.errors import (
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path, public_name
 from ..microscopy.tiff_sequence import SUFFIXES, is_pattern
-from .cures import findings_in_options, is_name_of_object
+from .cures import OF_CHAINS, OF_PLACES, findings_in_options, is_name_of_object
 from .options import add_store_options, store_options
 from .options import place as place_of_text
 from .printing import remark
@@ -284,52 +285,173 @@ def _holds_planes_alone(folder: str) -> bool:
     return len(planes) > 1 and not any(each.is_dir() or is_volume(each.path) for each in others)
 
 
-def open_target(text: str, arguments: argparse.Namespace) -> Any:
-    """Return the object that a target names; reads no header.
+class Target:
+    """The data that a text of the command line names, with the options of its command.
 
-    Parameters
-    ----------
-    text
-        A path, URL, glob, manifest or table, or ``module:NAME``.
-    arguments
-        With the options of :func:`add_target`.
-
-    Returns
-    -------
-    object
-        A ``Volume`` for one file. A pipe of cases, not opened yet, for a folder, glob, manifest,
-        table or patterns. For ``module:NAME`` the object itself: a volume, a pipe, a loader or a
-        list of cases.
+    The text is a path, URL, glob, manifest or table, ``module:NAME``, or a pattern of volumes with
+    those in ``arguments.patterns``. ``cure`` is for a name of no such object.
 
     Raises
     ------
-    VolumeNotFound, SampleError
-        There is no such file, folder, module or name.
+    UsageError, SampleError
+        As of :func:`object_of`.
     """
-    from ...diagnosing.check_data import pipe_of
-    from ...volumes import Volume, is_volume
 
-    if (thing := object_of(text)) is not None:
-        return thing
-    if text.lower().endswith(".py"):
-        msg = f"{text} is a file of Python, and no volume"
-        raise SampleError(msg, do=f"Name an object in it: {text}:pipe.")
-    store = store_options(arguments, text, *arguments.patterns)
-    cases = cases_of(text, arguments.patterns, store, arguments.optional)
-    if isinstance(cases, str):
-        planes = volume_of_planes(text, dict(arguments.reader), store)
-        if planes is not None:
-            return planes
-    is_file = isinstance(cases, str) and not is_url(text) and os.path.isfile(local_path(text))
-    is_list = text.lower().endswith(LISTS)
-    if isinstance(cases, str) and not is_list and (is_file or is_volume(text)):
-        return Volume(text, storage_options=store, **dict(arguments.reader))
-    try:
-        return pipe_of(cases, store)
-    except BadManifest:
-        if (pipe := _pipe_of_list(text, store)) is None:
-            raise
-        return pipe
+    def __init__(self, text: str, arguments: argparse.Namespace, cure: str = _OBJECT_CURE) -> None:
+        from ...dataloader2 import DataLoader2
+        from ...graph import is_pipe
+        from ...volumes import Volume
+
+        self.text, self.arguments = text, arguments
+        self.named = object_of(text, cure)
+        """The object of ``module:NAME``; None for a place."""
+        self.is_chain = is_pipe(self.named) or isinstance(self.named, DataLoader2)
+        """Whether the user wrote a chain or loader, which opens its volumes by itself."""
+        is_opened = self.is_chain or isinstance(self.named, Volume)
+        arguments.not_ours = OF_CHAINS if self.is_chain else OF_PLACES if is_opened else ()
+
+    @property
+    def store(self) -> dict[str, Any]:
+        """The options of the store."""
+        return store_options(self.arguments, self.text, *self.arguments.patterns)
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The argument ``labels`` of the command, if it is given."""
+        return {} if self.arguments.labels is None else {"labels": self.arguments.labels}
+
+    @cached_property
+    def place(self) -> Any:
+        """A place as it is, or the pipe of the cases that patterns find."""
+        return cases_of(self.text, self.arguments.patterns, self.store, self.arguments.optional)
+
+    @cached_property
+    def planes(self) -> Any:
+        """The one volume of planes at a place; None for anything else."""
+        reader, is_place = dict(self.arguments.reader), isinstance(self.place, str)
+        return volume_of_planes(self.text, reader, self.store) if is_place else None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a place is a manifest or a table of cases."""
+        return self.text.lower().endswith(LISTS)
+
+    @cached_property
+    def volume(self) -> Any:
+        """The volume of a place that is one; None for anything else."""
+        from ...volumes import Volume, is_volume
+
+        if self.named is not None or self.is_list or not isinstance(self.place, str):
+            return None
+        path = local_path(self.text)
+        is_file = not is_url(self.text) and os.path.lexists(path) and not os.path.isdir(path)
+        if self.planes is None and (is_file or is_volume(self.text)):
+            return Volume(self.text, storage_options=self.store, **dict(self.arguments.reader))
+        return self.planes
+
+    @cached_property
+    def thing(self) -> Any:
+        """The data; no header is read.
+
+        A ``Volume`` for one file. A pipe of cases, not opened yet, for a folder, glob, manifest,
+        table or patterns. For ``module:NAME`` the object itself.
+        """
+        from ...diagnosing.check_data import pipe_of
+
+        text, store = self.text, self.store
+        if self.named is not None:
+            return self.named
+        if text.lower().endswith(".py"):
+            msg = f"{text} is a file of Python, and no volume"
+            raise SampleError(msg, do=f"Name an object in it: {text}:pipe.")
+        if self.volume is not None:
+            return self.volume
+        try:
+            return pipe_of(self.place, store)
+        except BadManifest:
+            if (pipe := _pipe_of_list(text, store)) is None:
+                raise
+            return pipe
+
+    @cached_property
+    def pipe(self) -> Any:
+        """The pipe of a chain or loader, or of the cases."""
+        from ...diagnosing.check_data import pipe_of
+        from ...volumes import Volume
+
+        pipe = getattr(self.thing, "datapipe", self.thing)
+        return pipe_of([{"image": pipe}] if isinstance(pipe, Volume) else pipe, self.store)
+
+    @property
+    def opener(self) -> Any:
+        """The pipe of a chain that opens its volumes; None if it has none."""
+        from ...graph import traits_of, walk
+
+        return next((each for each in walk(self.pipe) if traits_of(each).opens), None)
+
+    @property
+    def chain(self) -> Any:
+        """The pipe, after which volumes are open."""
+        return self.pipe if self.opener is not None else self.opened(self.pipe)
+
+    def opened(self, pipe: Any) -> Any:
+        """Return a pipe of the cases with their volumes open."""
+        from ...volumes import Volume
+
+        is_volume = isinstance(self.thing, Volume)  # its options are those of the command already
+        options = (
+            {} if is_volume else {"storage_options": self.store, **dict(self.arguments.reader)}
+        )
+        return pipe.open_volume(**self.labels, **options)
+
+    @contextmanager
+    def loader(self) -> Iterator[Any]:
+        """Yield the loader, with seed 0 unless it is of the user; shut it down after."""
+        from ...dataloader2 import DataLoader2
+
+        loader = self.thing
+        if not isinstance(loader, DataLoader2):
+            loader = DataLoader2(self.pipe if self.is_chain else self.chain, seed=0)
+        with loader:
+            yield loader
+
+    def volumes(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield case, key and ``Volume`` of everything; reads no header.
+
+        A chain or loader is read up to its ``open_volume()``. The case of one volume is empty.
+        """
+        from ...volumes import Volume
+
+        if isinstance(self.thing, Volume):
+            yield "", "", self.thing
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LikelyLabel)
+            for sample in self.opener or self.chain:
+                for key, value in sample.items():
+                    volume = value if isinstance(value, Volume) else getattr(value, "volume", None)
+                    if isinstance(volume, Volume):
+                        yield sample.case, key, volume
+
+    def report(self, run: Any, *places: str | None, **own: Any) -> Any:
+        """Return the report of ``check()`` or ``index()``, in words of the command."""
+        options, reader = self.arguments, dict(self.arguments.reader)
+        store = store_options(options, self.text, *options.patterns, *filter(None, places))
+        if self.named is not None:
+            cases = self.opener or self.pipe
+        elif self.planes is not None:
+            cases, reader = [{"case": _name_of_planes(self.text), "image": self.planes}], {}
+        else:
+            cases = self.place
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
+            report = run(cases, *places, storage_options=store, **own, **self.labels, **reader)
+        return replace(report, findings=tuple(findings_in_options(options, report.findings)))
+
+
+def open_target(text: str, arguments: argparse.Namespace) -> Any:
+    """Return ``Target(text, arguments).thing``, the data that a target names."""
+    return Target(text, arguments).thing
 
 
 def _pipe_of_list(place: str, store: dict[str, Any]) -> Any:
@@ -344,112 +466,9 @@ def _pipe_of_list(place: str, store: dict[str, Any]) -> Any:
     return from_decathlon(place, storage_options=store) if is_list else None
 
 
-@contextmanager
-def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
-    """Yield the loader of a target, with seed 0 if it is a pipe or a place; shut it down after.
-
-    A place becomes a chain that opens its volumes.
-
-    Raises
-    ------
-    UsageError
-        ``module:NAME`` is none of these.
-    """
-    from ...dataloader2 import DataLoader2
-    from ...diagnosing.check_data import pipe_of
-    from ...graph import is_pipe
-    from ...volumes import Volume
-
-    target = open_target(text, arguments)
-    if isinstance(target, Volume):  # its options are those of the command already
-        target = DataLoader2(_opening_one(target, arguments), seed=0)
-    if not isinstance(target, DataLoader2):
-        is_chain = is_name_of_object(text) and is_pipe(target)
-        pipe = pipe_of(target, None)
-        target = DataLoader2(pipe if is_chain else opening(pipe, arguments), seed=0)
-    with target as loader:
-        yield loader
-
-
-def _opening_one(volume: Any, arguments: argparse.Namespace) -> Any:
-    from ...diagnosing.check_data import pipe_of
-
-    own = {} if arguments.labels is None else {"labels": arguments.labels}
-    return pipe_of([{"image": volume}], None).open_volume(**own)
-
-
-def opening(pipe: Any, arguments: argparse.Namespace) -> Any:
-    """Return a pipe of cases with its volumes open."""
-    store = store_options(arguments, arguments.target, *arguments.patterns)
-    own = {} if arguments.labels is None else {"labels": arguments.labels}
-    return pipe.open_volume(storage_options=store, **own, **dict(arguments.reader))
-
-
-def volumes_in(target: Any, arguments: argparse.Namespace) -> Iterator[tuple[str, str, Any]]:
-    """Yield case, key and ``Volume`` of everything in a target; reads no header.
-
-    A chain or loader is read up to its ``open_volume()``. The case of a single volume is empty.
-    """
-    from ...dataloader2 import DataLoader2
-    from ...diagnosing.check_data import pipe_of
-    from ...graph import traits_of, walk
-    from ...volumes import Volume
-
-    if isinstance(target, Volume):
-        yield "", "", target
-        return
-    store = store_options(arguments, arguments.target, *arguments.patterns)
-    pipe = pipe_of(target.datapipe if isinstance(target, DataLoader2) else target, store)
-    source = next((each for each in walk(pipe) if traits_of(each).opens), None)
-    if source is None:
-        source = opening(pipe, arguments)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LikelyLabel)
-        for sample in source:
-            for key, value in sample.items():
-                volume = value if isinstance(value, Volume) else getattr(value, "volume", None)
-                if isinstance(volume, Volume):
-                    yield sample.case, key, volume
-
-
-def report_of(
-    run: Any, options: argparse.Namespace, data: str, *places: str | None, **own: Any
-) -> Any:
-    """Run a function over volumes with the common options of two commands."""
-    cases = _cases_of_object(data)
-    store = store_options(options, data, *options.patterns, *filter(None, places))
-    if cases is None:
-        cases = cases_of(data, options.patterns, store, options.optional)
-    reader = dict(options.reader)
-    if isinstance(cases, str):
-        planes = volume_of_planes(data, reader, store)
-        if planes is not None:
-            cases, reader = [{"case": _name_of_planes(data), "image": planes}], {}
-    own |= {} if options.labels is None else {"labels": options.labels}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
-        report = run(cases, *places, storage_options=store, **own, **reader)
-    return replace(report, findings=tuple(findings_in_options(options, report.findings)))
-
-
 def _name_of_planes(text: str) -> str:
     place = public_name(text).rstrip("/")
     return os.path.basename(os.path.dirname(place) if is_pattern(place) else place) or "planes"
-
-
-def _cases_of_object(text: str) -> Any:
-    """Return the cases of ``module:NAME``, up to its ``open_volume()``; None of a place."""
-    from ...dataloader2 import DataLoader2
-    from ...graph import is_pipe, traits_of, walk
-    from ...volumes import Volume
-
-    thing = object_of(text)
-    if isinstance(thing, Volume):
-        return [{"image": thing}]
-    pipe = thing.datapipe if isinstance(thing, DataLoader2) else thing
-    if not is_pipe(pipe):
-        return thing
-    return next((each for each in walk(pipe) if traits_of(each).opens), pipe)
 
 
 def remark_likely_labels(report: Any) -> None:

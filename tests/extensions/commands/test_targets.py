@@ -195,9 +195,10 @@ def test_a_broken_file_is_an_error_of_explain(told, tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
-def test_bench_names_its_option_for_small_volumes(told):
+@pytest.mark.parametrize("target", ["a.npy", "objects38.py:volume", "objects38.py:cases"])
+def test_bench_names_its_option_for_small_volumes(told, target):
     """No line of the command itself: its chain is none of the user."""
-    _, text = told("bench a.npy --patch 9 --seconds 0.05 --workers 0")
+    _, text = told(f"bench {target} --patch 9 --seconds 0.05 --workers 0")
 
     assert "Give a smaller --patch" in text
     assert "at .lazy_patch" not in text
