@@ -167,8 +167,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
         self._tails[:] = [chain.tail]
         with self._lock:
             self._chain, self._work, self._negotiation = chain, chain.work, None
-            self.measurement: Measurement | None = None
-            """Last result of ``measure()`` or ``diagnose()`` of the present chain."""
+            self.measurement: Measurement | None = None  # by measure() or diagnose()
             self._coming: CompiledChain | None = None
 
     @property

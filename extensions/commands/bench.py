@@ -129,11 +129,11 @@ def _chain_of(arguments: argparse.Namespace) -> Any:
             if getattr(arguments, option):
                 msg = f"--{option} is not of a chain of yours, which says so itself."
                 raise SampleError(msg, do="Leave it out, or change the chain.")
-        return target.named
+        return target.user_object
     for option, usual in arguments.usual.items():
         setattr(arguments, option, getattr(arguments, option) or usual)
     return (
-        target.opened(target.pipe.shuffle())
+        target.with_volumes(target.pipe.shuffle())
         .lazy_patch(arguments.patch, samples_per_volume=arguments.samples)
         .augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)
         .batch_patches(arguments.batch)

@@ -119,7 +119,7 @@ def _volumes_by_case(target: Target) -> dict[str, dict[str, Any]]:
     from ...volumes import Volume, find_by_folder
 
     by_case: dict[str, dict[str, Any]] = {}
-    if target.named is not None or target.is_list:
+    if target.user_object is not None or target.is_list:
         for case, key, volume in target.volumes():
             by_case.setdefault(case, {})[key] = volume
         return by_case

@@ -49,11 +49,11 @@ def in_options(arguments: argparse.Namespace, text: str) -> str:
     >>> in_options(options, cure("Give another place, or {overwrite=True}."))
     'Give another place, or --overwrite.'
     """
-    hidden = not_ours(arguments)
+    others = not_ours(arguments)
     options: dict[str, tuple[str, argparse.Action]] = {}
     for action in arguments.actions:
         flag = next((flag for flag in action.option_strings if flag.startswith("--")), "")
-        if flag and action.dest not in hidden:
+        if flag and action.dest not in others:
             options |= dict.fromkeys((action.dest, flag[2:]), (flag, action))
     readers: set[str] = set()
     if options.pop("reader", None) is not None:  # whose value may be a function in Python
@@ -71,8 +71,8 @@ def not_ours(arguments: argparse.Namespace) -> Collection[str]:
     """Return the options that do not concern the target, which the user's code opens itself."""
     places = (getattr(arguments, name, None) for name in ("target", "data", "source", "url"))
     has_object = any(isinstance(place, str) and is_name_of_object(place) for place in places)
-    hidden: Collection[str] = getattr(arguments, "not_ours", OF_CHAINS if has_object else ())
-    return hidden
+    names: Collection[str] = getattr(arguments, "not_ours", OF_CHAINS if has_object else ())
+    return names
 
 
 def _flag_text(flag: str, action: argparse.Action, value: Any) -> str:

@@ -137,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
         if "{image}" in place and not is_joint:
             msg = f"{place} has {{image}}, and only a chain of vp.from_ome() has images"
             raise UsageError(msg, do="Write {case} for the name of the case.")
-        if not is_one and target.named is None:
+        if not is_one and target.user_object is None:
             source = target.chain
         # A program of torch.export may take windows of one size only.
         patch = arguments.patch or getattr(model, _WINDOW, None)

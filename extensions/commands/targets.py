@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -25,6 +24,7 @@ from ...core.errors import (
     UsageError,
     VoxpipeError,
 )
+from ...core.lru_cache import cached_property
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path, public_name
 from ..microscopy.tiff_sequence import SUFFIXES, is_pattern
@@ -303,11 +303,11 @@ class Target:
         from ...volumes import Volume
 
         self.text, self.arguments = text, arguments
-        self.named = object_of(text, cure)
+        self.user_object = object_of(text, cure)
         """The object of ``module:NAME``; None for a place."""
-        self.is_chain = is_pipe(self.named) or isinstance(self.named, DataLoader2)
+        self.is_chain = is_pipe(self.user_object) or isinstance(self.user_object, DataLoader2)
         """Whether the user wrote a chain or loader, which opens its volumes by itself."""
-        is_opened = self.is_chain or isinstance(self.named, Volume)
+        is_opened = self.is_chain or isinstance(self.user_object, Volume)
         arguments.not_ours = OF_CHAINS if self.is_chain else OF_PLACES if is_opened else ()
 
     @property
@@ -322,12 +322,12 @@ class Target:
 
     @cached_property
     def place(self) -> Any:
-        """A place as it is, or the pipe of the cases that patterns find."""
+        """Return a place as it is, or the pipe of the cases that patterns find."""
         return cases_of(self.text, self.arguments.patterns, self.store, self.arguments.optional)
 
     @cached_property
     def planes(self) -> Any:
-        """The one volume of planes at a place; None for anything else."""
+        """Return the one volume of planes at a place; None for anything else."""
         reader, is_place = dict(self.arguments.reader), isinstance(self.place, str)
         return volume_of_planes(self.text, reader, self.store) if is_place else None
 
@@ -338,10 +338,10 @@ class Target:
 
     @cached_property
     def volume(self) -> Any:
-        """The volume of a place that is one; None for anything else."""
+        """Return the volume of a place that is one; None for anything else."""
         from ...volumes import Volume, is_volume
 
-        if self.named is not None or self.is_list or not isinstance(self.place, str):
+        if self.user_object is not None or self.is_list or not isinstance(self.place, str):
             return None
         path = local_path(self.text)
         is_file = not is_url(self.text) and os.path.lexists(path) and not os.path.isdir(path)
@@ -351,7 +351,7 @@ class Target:
 
     @cached_property
     def thing(self) -> Any:
-        """The data; no header is read.
+        """Return the data; read no header.
 
         A ``Volume`` for one file. A pipe of cases, not opened yet, for a folder, glob, manifest,
         table or patterns. For ``module:NAME`` the object itself.
@@ -359,8 +359,8 @@ class Target:
         from ...diagnosing.check_data import pipe_of
 
         text, store = self.text, self.store
-        if self.named is not None:
-            return self.named
+        if self.user_object is not None:
+            return self.user_object
         if text.lower().endswith(".py"):
             msg = f"{text} is a file of Python, and no volume"
             raise SampleError(msg, do=f"Name an object in it: {text}:pipe.")
@@ -375,7 +375,7 @@ class Target:
 
     @cached_property
     def pipe(self) -> Any:
-        """The pipe of a chain or loader, or of the cases."""
+        """Return the pipe of a chain or loader, or of the cases."""
         from ...diagnosing.check_data import pipe_of
         from ...volumes import Volume
 
@@ -392,9 +392,9 @@ class Target:
     @property
     def chain(self) -> Any:
         """The pipe, after which volumes are open."""
-        return self.pipe if self.opener is not None else self.opened(self.pipe)
+        return self.pipe if self.opener is not None else self.with_volumes(self.pipe)
 
-    def opened(self, pipe: Any) -> Any:
+    def with_volumes(self, pipe: Any) -> Any:
         """Return a pipe of the cases with their volumes open."""
         from ...volumes import Volume
 
@@ -437,7 +437,7 @@ class Target:
         """Return the report of ``check()`` or ``index()``, in words of the command."""
         options, reader = self.arguments, dict(self.arguments.reader)
         store = store_options(options, self.text, *options.patterns, *filter(None, places))
-        if self.named is not None:
+        if self.user_object is not None:
             cases = self.opener or self.pipe
         elif self.planes is not None:
             cases, reader = [{"case": _name_of_planes(self.text), "image": self.planes}], {}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...core import META, Sample
+from ...core.errors import is_of_user
 from ...core.sample import to_jsonable
 from ...core.suggest import few_names
 from ...datapipes import DataPipe
@@ -169,13 +170,14 @@ def draws_of(draws: Mapping[str, Any], in_plane: Collection[str] = ()) -> list[t
 
 
 def streams_in_plane(patch: LazyPatch) -> set[str]:
-    """Return the names of the spatial pipes of a patch that act on 2-D data."""
+    """Return the names of our spatial pipes of a patch that act on 2-D data."""
     names: set[str] = set()
     for source in sources_of(patch):
         plan, draws = source.pending.first_plan, source.pending.draws
         for step in source.pending.steps:
             plan = step.apply(plan, draws[step.stream_name])
-            names |= {step.stream_name} if plan.is_flat else set()
+            if plan.is_flat and not is_of_user(type(step.op)):  # whose draws are not known
+                names.add(step.stream_name)
     return names
 
 

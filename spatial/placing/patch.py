@@ -47,6 +47,7 @@ class PatchOp(FieldChecks):
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
+    places: ClassVar[bool] = True
     size: Any
     origin: CallSite | None
     allow_smaller: bool = False
@@ -233,6 +234,7 @@ class UniformRegion(FieldChecks):
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
+    places: ClassVar[bool] = True
     checks: ClassVar[Any] = {
         "region": partial(as_triple, low=1),
         "size": patch_size,
