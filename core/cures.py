@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 # {overwrite=True}, {affine=}, {where={"EchoTime": 5.0}}, {open_volume(axes="zyx")}; or such a word
 _MARK = re.compile(r"\{((?:\w+\()?[a-z]\w*=(?:[^{}]|\{[^{}]*\})*|storage_options|patch)\}")
@@ -21,16 +20,12 @@ _MARK = re.compile(r"\{((?:\w+\()?[a-z]\w*=(?:[^{}]|\{[^{}]*\})*|storage_options
 _VALUES = {"numpy.diag([x, y, z, 1])": "[[x, 0, 0, 0], [0, y, 0, 0], [0, 0, z, 0], [0, 0, 0, 1]]"}
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(NamedTuple):
     """An argument that an error names."""
 
     name: str
     value: Any  # to give; None where the user has to choose it
     python: str  # the text for Python
-
-    def __str__(self) -> str:
-        return self.python
 
 
 class Cure(str):
@@ -40,7 +35,8 @@ class Cure(str):
 
     def __new__(cls, *parts: str | Argument) -> Cure:
         """Return the text of parts, for Python."""
-        self = super().__new__(cls, "".join(map(str, parts)))
+        texts = (one if isinstance(one, str) else one.python for one in parts)
+        self = super().__new__(cls, "".join(texts))
         self.parts = parts
         return self
 
@@ -59,17 +55,11 @@ def cure(text: str, change: Callable[[str], str] = str) -> str:
 
     A mark is ``{name=value}`` with a literal, a word or nothing as the value.
     """
-    parts = [one for part in _parts_of(text) for one in _split(part, change)]
-    return Cure(*parts) if any(isinstance(one, Argument) for one in parts) else str(*parts)
-
-
-def _split(part: str | Argument, change: Callable[[str], str]) -> Iterator[str | Argument]:
-    """Yield the strings and arguments of a part of a text."""
-    if isinstance(part, Argument):
-        yield part
-        return
-    for number, text in enumerate(_MARK.split(change(part))):
-        yield _argument_of(text) if number % 2 else text
+    parts = list[str | Argument]()
+    for part in _parts_of(text):
+        texts: list[Any] = [part] if isinstance(part, Argument) else _MARK.split(change(part))
+        parts += [_argument_of(one) if n % 2 else one for n, one in enumerate(texts)]
+    return Cure(*parts) if len(parts) > 1 or isinstance(text, Cure) else str(*parts)
 
 
 def _argument_of(code: str) -> Argument:

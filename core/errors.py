@@ -33,6 +33,7 @@ know the place add it with :meth:`VoxpipeError.at`.
 from __future__ import annotations
 
 import re
+from functools import partial
 from traceback import walk_tb
 from typing import Any, Self, TypeVar
 
@@ -115,11 +116,8 @@ _THREE_SIZES = re.compile(r"\b(\d+x\d+)x1\b")
 def hide_last_axis(error: VoxpipeError) -> None:
     """Shorten the sizes of three numbers in an error of 2-D data."""
     for name in ("message", "do"):
-        setattr(error, name, cure(getattr(error, name), _without_last_axis))
-
-
-def _without_last_axis(text: str) -> str:
-    return _THREE_SIZES.sub(r"\1", _THREE_NUMBERS.sub(r"\1\2", text))
+        text = cure(getattr(error, name), partial(_THREE_NUMBERS.sub, r"\1\2"))
+        setattr(error, name, cure(text, partial(_THREE_SIZES.sub, r"\1")))
 
 
 # Exceptions that get a place. Workers also report sys.exit() of a function, instead of ending.
@@ -168,12 +166,11 @@ def _without_stop(error: Any) -> Any:
 
 def missing_key_hint(key: str, do: str = "") -> str:
     """Return the cure for a sample that lacks a volume, which may be optional."""
-    hint = (
-        f"If only some cases have {key!r} (optional= of list_cases): give it to the others with "
-        f".map(), or leave them out with .filter(lambda sample: {key!r} in sample), right after "
-        "the cases."
-    )
-    return do + " " + hint if do else hint
+    return (
+        f"{do} If only some cases have {key!r} (optional= of list_cases): give it to the others "
+        f"with .map(), or leave them out with .filter(lambda sample: {key!r} in sample), right "
+        "after the cases."
+    ).strip()
 
 
 def _within(case: str, item: str, key: str) -> str:

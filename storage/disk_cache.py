@@ -68,9 +68,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     return own_folder(Path(root) / "voxpipe")
 
 
-RESULTS = frozenset(
-    ("boxes", "digests", "histograms", "index", "items", "sampling", "statistics", "sums")
-)
+RESULTS = ("boxes", "digests", "histograms", "index", "items", "sampling", "statistics", "sums")
 """Folders of small results in the cache directory. Other files there are not of voxpipe."""
 
 

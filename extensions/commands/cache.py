@@ -106,7 +106,7 @@ def _rows_of(entries: list[_Entry]) -> list[dict[str, Any]]:
 def _entries(folder: Path) -> Iterator[_Entry]:
     """Yield the entries of voxpipe in a folder; locks and unfinished files stay."""
     places = [(_VOLUMES, path) for path in _files(folder) if _DECODED_NAME.fullmatch(path.name)]
-    for name in sorted(RESULTS):
+    for name in RESULTS:
         places += [(name, path) for path in _files(folder / name)]
     for kind, path in places:
         with suppress(OSError):  # another process removes entries, too

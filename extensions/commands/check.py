@@ -26,9 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     whole, number = positive(int), positive(float)
     about = "worker processes (default: %(default)s)"
-    parser.add_argument(
-        "--workers", dest="num_workers", type=whole, default=2, metavar="N", help=about
-    )
+    workers: Any = {"dest": "num_workers", "type": whole, "default": 2, "metavar": "N"}
+    parser.add_argument("--workers", **workers, help=about)
     about = "decode every voxel too: finds damage inside files"
     parser.add_argument("--voxels", action="store_true", help=about)
     about = "longest time for one volume, in seconds (default: 60; 600 with --voxels)"

@@ -18,14 +18,16 @@ OF_PLACES = {"option", "optional", "reader", "storage_options"}
 """Options that concern no volume of the user's code."""
 OF_CHAINS = {*OF_PLACES, "labels", "patch"}
 """Options that concern no chain of the user's code."""
-_OF_VOLUMES = {"affine", "channels", "follow", "io"}  # arguments that --reader takes too
+# Arguments of ``Volume`` and ``open_volume()``, which are not of a format.
+_OF_VOLUMES = {"affine", "axis_map", "channels", "follow", "io", "keys", "kind", "override"}
+_OF_VOLUMES |= {"policies", "reader"}
 
 
-def format_options() -> set[str]:
-    """Return the names of the options of all formats."""
+def reader_options() -> set[str]:
+    """Return the names that ``--reader`` takes, of all formats and of ``open_volume()``."""
     from ...volumes.registry import all_formats
 
-    return {name for each in all_formats() for name in each.options}
+    return _OF_VOLUMES.union(*(each.options for each in all_formats()))
 
 
 def is_name_of_object(text: str) -> bool:
@@ -57,7 +59,7 @@ def in_options(arguments: argparse.Namespace, text: str) -> str:
             options |= dict.fromkeys((action.dest, flag[2:]), (flag, action))
     readers: set[str] = set()
     if options.pop("reader", None) is not None:  # whose value may be a function in Python
-        readers = format_options() | _OF_VOLUMES | set(dict(arguments.reader))
+        readers = reader_options() | set(dict(arguments.reader))
 
     def words(one: Argument) -> str:
         if one.name in options:

@@ -47,8 +47,6 @@ def _error_of(loader: Any) -> VoxpipeError | None:
 
     try:
         cost_of(loader.datapipe, 0, 0)
-    except VoxpipeError as error:
-        return error
-    except (OSError, Warning):  # reported when it is read
-        return None
+    except (VoxpipeError, OSError, Warning) as error:  # others are reported when it is read
+        return error if isinstance(error, VoxpipeError) else None
     return None

@@ -79,13 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     about = "mirror windows along all axes and average: eight times the work"
     parser.add_argument("--mirror", action="store_true", help=about)
-    parser.add_argument(
-        "--batch",
-        dest="batch_size",
-        type=whole,
-        metavar="N",
-        help="windows of a batch (default: 1)",
-    )
+    about = "windows of a batch (default: 1)"
+    parser.add_argument("--batch", dest="batch_size", type=whole, metavar="N", help=about)
     none_too = positive(int, or_zero=True)
     about = "worker processes that read windows (default: 0)"
     parser.add_argument("--workers", dest="num_workers", type=none_too, metavar="N", help=about)

@@ -45,8 +45,7 @@ def warnings_as_remarks(arguments: argparse.Namespace) -> Iterator[None]:
 
         def show(message: Warning | str, *_: Any) -> None:
             text = in_options(arguments, message if isinstance(message, str) else message.args[0])
-            is_chain = "labels" in not_ours(arguments)
-            if not is_chain:  # pipes of the command have no line of the user
+            if "labels" not in not_ours(arguments):  # pipes of the command have no line of the user
                 lines = text.splitlines()
                 text = "\n".join(line for line in lines if not line.lstrip().startswith("at ."))
             if text not in texts:

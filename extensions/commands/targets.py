@@ -92,52 +92,12 @@ def _is_pattern(text: str) -> bool:
     return "=" in text and text.partition("=")[0].isidentifier()
 
 
-def cases_of(
-    data: str,
-    patterns: Sequence[str],
-    storage_options: Mapping[str, Any],
-    optional: Sequence[str] = (),
-) -> Any:
-    """Return the argument of ``check()`` and ``index()``: a place, or a pipe of found cases.
-
-    ``data`` is a place, a glob of case folders, or a pattern without a folder.
-    """
-    from ...datapipes.iter import list_cases
-
-    is_pattern = _is_pattern(data) and not os.path.exists(data)
-    if not (patterns or is_pattern):
-        if optional:
-            event = f"--optional needs patterns: {optional[0]} is the key of none."
-            raise UsageError(event, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
-        refuse_denied(data)
-        return data
-    texts = [data, *patterns] if is_pattern else patterns
-    by_key: dict[str, Any] = dict(text.partition("=")[::2] for text in texts)
-    for key, pattern in by_key.items():
-        if not (key and pattern):
-            msg = f"{key or pattern!r} is no KEY=PATTERN."
-            do = 'Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".'
-            raise UsageError(msg, do=do)
-    for key in optional:
-        if key not in by_key:
-            near = closest(key, by_key, 0.5)
-            do = f"did you mean --optional {near[0]}?" if near else "Name one of them."
-            raise UsageError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
-    folder = None if is_pattern else data
-    try:
-        return list_cases(folder, optional=optional, storage_options=storage_options, **by_key)
-    except ValueError as error:
-        raise SampleError(str(error), do='Write image="imagesTr/*_0000.nii.gz".') from error
-
-
 @contextmanager
-def wrong_use(*kinds: type[VoxpipeError], text: str = "") -> Iterator[None]:
-    """Raise errors of some kinds, whose message has a text, as ``UsageError``."""
+def wrong_use(*kinds: type[VoxpipeError]) -> Iterator[None]:
+    """Raise errors of some kinds as ``UsageError``."""
     try:
         yield
     except kinds as error:
-        if text not in error.message:
-            raise
         raise UsageError(error.message, do=error.do) from error
 
 
@@ -249,35 +209,12 @@ def object_of(text: str, cure: str = _OBJECT_CURE) -> Any:
     raise UsageError(f"{text} is of type {type(thing).__name__}.", do=cure)
 
 
-def volume_of_planes(text: str, reader: Mapping[str, Any], store: Mapping[str, Any]) -> Any:
-    """Return the one volume of a pattern with ``{z}``, or of a folder of planes; else None.
-
-    A folder with missing planes is a volume, too, which raises its error when it is opened.
-    """
-    from ...volumes import Volume
-
-    volume = Volume(text, storage_options=store, **reader)
-    if is_pattern(text) and is_url(text):
-        return volume
-    if is_pattern(text) and not os.path.exists(local_path(text)):
-        before = os.path.dirname(local_path(text).partition("{")[0])
-        folder = before or os.curdir  # with a stamp of its own, which a pattern has not
-        pattern = os.path.relpath(local_path(text), folder)
-        return Volume(folder, **{"pattern": pattern, **reader})
-    folder = "" if is_url(text) else local_path(text)
-    if not os.path.isdir(folder) or not _holds_planes_alone(folder):
-        return None
-    try:
-        _ = Volume(text, **{**reader, "allow_gaps": True}).header
-    except (VoxpipeError, OSError, ValueError):  # a folder of cases
-        return None
-    return volume
-
-
 def _holds_planes_alone(folder: str) -> bool:
     """Return whether a folder holds several TIFF files, and neither folders nor other volumes."""
     from ...volumes import is_volume
 
+    if not os.path.isdir(folder):
+        return False
     with os.scandir(folder) as entries:
         every = [entry for entry in entries if not entry.name.startswith(".")]
     planes = [entry for entry in every if entry.name.lower().endswith(SUFFIXES)]
@@ -289,21 +226,16 @@ class Target:
     """The data that a text of the command line names, with the options of its command.
 
     The text is a path, URL, glob, manifest or table, ``module:NAME``, or a pattern of volumes with
-    those in ``arguments.patterns``. ``cure`` is for a name of no such object.
-
-    Raises
-    ------
-    UsageError, SampleError
-        As of :func:`object_of`.
+    those in ``arguments.patterns``. Errors for ``module:NAME`` are those of :func:`object_of`.
     """
 
-    def __init__(self, text: str, arguments: argparse.Namespace, cure: str = _OBJECT_CURE) -> None:
+    def __init__(self, text: str, arguments: argparse.Namespace) -> None:
         from ...dataloader2 import DataLoader2
         from ...graph import is_pipe
         from ...volumes import Volume
 
         self.text, self.arguments = text, arguments
-        self.user_object = object_of(text, cure)
+        self.user_object = object_of(text)
         """The object of ``module:NAME``; None for a place."""
         self.is_chain = is_pipe(self.user_object) or isinstance(self.user_object, DataLoader2)
         """Whether the user wrote a chain or loader, which opens its volumes by itself."""
@@ -323,13 +255,60 @@ class Target:
     @cached_property
     def place(self) -> Any:
         """Return a place as it is, or the pipe of the cases that patterns find."""
-        return cases_of(self.text, self.arguments.patterns, self.store, self.arguments.optional)
+        from ...datapipes.iter import list_cases
+
+        data, patterns = self.text, self.arguments.patterns
+        optional = self.arguments.optional
+        is_pattern = _is_pattern(data) and not os.path.exists(data)
+        if not (patterns or is_pattern):
+            if optional:
+                event = f"--optional needs patterns: {optional[0]} is the key of none."
+                raise UsageError(event, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
+            refuse_denied(data)
+            return data
+        texts = [data, *patterns] if is_pattern else patterns
+        by_key: dict[str, Any] = dict(text.partition("=")[::2] for text in texts)
+        for key, pattern in by_key.items():
+            if not (key and pattern):
+                msg = f"{key or pattern!r} is no KEY=PATTERN."
+                do = 'Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".'
+                raise UsageError(msg, do=do)
+        for key in set(optional) - by_key.keys():
+            near = closest(key, by_key, 0.5)
+            do = f"did you mean --optional {near[0]}?" if near else "Name one of them."
+            raise UsageError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
+        folder = None if is_pattern else data
+        try:
+            return list_cases(folder, optional=optional, storage_options=self.store, **by_key)
+        except ValueError as error:
+            raise SampleError(str(error), do='Write image="imagesTr/*_0000.nii.gz".') from error
 
     @cached_property
     def planes(self) -> Any:
-        """Return the one volume of planes at a place; None for anything else."""
-        reader, is_place = dict(self.arguments.reader), isinstance(self.place, str)
-        return volume_of_planes(self.text, reader, self.store) if is_place else None
+        """Return the one volume of a pattern with ``{z}``, or of a folder of planes; else None.
+
+        A folder with missing planes is a volume, too, which raises its error when it is opened.
+        """
+        from ...volumes import Volume
+
+        text, reader = self.text, dict(self.arguments.reader)
+        if not isinstance(self.place, str):
+            return None
+        volume = Volume(text, storage_options=self.store, **reader)
+        if is_pattern(text) and is_url(text):
+            return volume
+        if is_pattern(text) and not os.path.exists(local_path(text)):
+            before = os.path.dirname(local_path(text).partition("{")[0])
+            folder = before or os.curdir  # with a stamp of its own, which a pattern has not
+            pattern = os.path.relpath(local_path(text), folder)
+            return Volume(folder, **{"pattern": pattern, **reader})
+        if is_url(text) or not _holds_planes_alone(local_path(text)):
+            return None
+        try:
+            _ = Volume(text, **{**reader, "allow_gaps": True}).header
+        except (VoxpipeError, OSError, ValueError):  # a folder of cases
+            return None
+        return volume
 
     @property
     def is_list(self) -> bool:

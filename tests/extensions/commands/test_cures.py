@@ -13,7 +13,7 @@ from checkout import ROOT, package_dir
 from voxpipe.__main__ import main, parser
 from voxpipe.core.cures import Argument, Cure, cure
 from voxpipe.core.errors import BadHeader
-from voxpipe.extensions.commands.cures import format_options, in_options
+from voxpipe.extensions.commands.cures import in_options, reader_options
 from voxpipe.volumes import close_volumes
 
 MATRIX = "[[x, 0, 0, 0], [0, y, 0, 0], [0, 0, z, 0], [0, 0, 0, 1]]"
@@ -66,12 +66,12 @@ OTHERS = ("extensions/bridges", "extensions/commands", "extensions/recipes", "ex
 OTHERS += ("extensions/cluster", "extensions/microscopy/from_ome.py", "volumes/conversion/save.py")
 # Arguments of pipes that have the name of an option, or that are functions in Python.
 OF_PIPES = {"dtype", "shape", "offset", "label", "reader", "statistics", "timeout", "key", "files"}
-OF_PIPES |= {"destination"}  # of results by name, of which a command has one
+OF_PIPES |= {"destination", "axis_map", "channels", "io", "keys", "kind", "override", "policies"}
 
 
 def options_of_commands():
     """Return the names of the arguments of Python for which commands have options."""
-    names = format_options() | {"affine", "follow"}
+    names = reader_options()
     for command in COMMANDS:
         rest = ["a", "b"] if command in ("convert", "predict") else ["a"]
         for action in parser().parse_known_args([command, *rest])[0].actions:

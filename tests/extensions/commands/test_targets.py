@@ -231,6 +231,6 @@ def test_every_result_in_the_cache_is_listed(tmp_path, monkeypatch):
         results_folder(kind).mkdir(parents=True)
         (results_folder(kind) / "entry").write_bytes(b"1234")
 
-    assert {entry.kind for entry in _entries(cache_directory())} == RESULTS
+    assert {entry.kind for entry in _entries(cache_directory())} == {*RESULTS}
     with pytest.raises(ValueError, match="none of RESULTS"):
         results_folder("thumbnails")
