@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from .context import ContextKey, holding
+from .cures import cure
 from .redact import public_text, public_value
 
 # Frames of these packages are machinery between the user's line and the pipe.
@@ -171,6 +172,7 @@ def warn(text: str, category: type[Warning], origin: CallSite | None = None) -> 
     """Warn at ``origin``; without one, at the user's line that led here."""
     if is_looking_ahead():
         return
+    text = cure(text)
     if origin is None:
         depth, site = _led_here()
         if not isinstance(site, CallSite):

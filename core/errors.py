@@ -12,8 +12,9 @@ voxpipe can catch it::
     │   │   └── StoreUnavailable, AccessDenied, ForkUnsafe
     │   ├── DestinationExists, DestinationBusy, DestinationFull
     │   └── OutOfVolume, BadManifest, StaleEntry
-    ├── BadSetting, GridMismatch, PatchSizeError, BadPlan, BadRecord, PolicyConflict, SampleError
-    ├── UnknownCase, GraphError (BadChain, NotPicklable, NotRemovable, UnendedCache)
+    ├── BadSetting, GridMismatch, PatchSizeError, BadPlan, BadRecord, PolicyConflict
+    ├── SampleError (UnknownName), UnknownCase
+    ├── GraphError (BadChain, NotPicklable, NotRemovable, UnendedCache)
     ├── StreamError (HashMismatch), NotOffered, BudgetExceeded, StateMismatch (BadState), NoDevice
     ├── ItemTimeout (PrefetchTimeoutError), TooManyFailures, WorkerDied
     ├── RankFailed, RanksDiffer, RankMissing
@@ -32,10 +33,12 @@ know the place add it with :meth:`VoxpipeError.at`.
 from __future__ import annotations
 
 import re
+from functools import partial
 from traceback import walk_tb
 from typing import Any, Self, TypeVar
 
 from .call_site import CallSite
+from .cures import cure
 from .redact import public_name, public_text
 
 
@@ -47,7 +50,8 @@ class VoxpipeError(Exception):
     message
         One sentence: the event, with its file or value.
     do
-        One sentence: the cure; by default the usual cure of this class.
+        One sentence: the cure; by default the usual cure of this class. A mark such as
+        ``{overwrite=True}`` names an argument; a command names its option there.
 
     Examples
     --------
@@ -60,9 +64,9 @@ class VoxpipeError(Exception):
 
     def __init__(self, message: str, *, do: str = "") -> None:
         # Names and texts of other libraries may contain a URL with its key.
-        self.message = public_text(message)
+        self.message = cure(message, public_text)
         super().__init__(self.message)
-        self.do = public_text(do) or self.usual_advice
+        self.do = cure(do, public_text) or self.usual_advice
         self.case: str = ""
         self.item: str = ""
         self.key: str = ""
@@ -98,9 +102,8 @@ class VoxpipeError(Exception):
             lines.append(f"  {_within(self.case, self.item, self.key)}")
         if self.origin is not None:
             lines.append(f"  at {self.origin}")
-        if self.do:
-            lines.append(f"  {self.do}")
-        return "\n".join(lines)
+        text = "\n".join(lines)
+        return f"{text}\n  " + self.do if self.do else text
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.message,), self.__dict__)
@@ -113,8 +116,8 @@ _THREE_SIZES = re.compile(r"\b(\d+x\d+)x1\b")
 def hide_last_axis(error: VoxpipeError) -> None:
     """Shorten the sizes of three numbers in an error of 2-D data."""
     for name in ("message", "do"):
-        text = _THREE_NUMBERS.sub(r"\1\2", getattr(error, name))
-        setattr(error, name, _THREE_SIZES.sub(r"\1", text))
+        text = cure(getattr(error, name), partial(_THREE_NUMBERS.sub, r"\1\2"))
+        setattr(error, name, cure(text, partial(_THREE_SIZES.sub, r"\1")))
 
 
 # Exceptions that get a place. Workers also report sys.exit() of a function, instead of ending.
@@ -303,6 +306,10 @@ class PolicyConflict(VoxpipeError, ValueError):
 
 class SampleError(VoxpipeError, TypeError):
     """A pipe was given an item that it cannot use."""
+
+
+class UnknownName(SampleError):
+    """A format has no option of this name, or a case no volume of it."""
 
 
 class UnknownCase(VoxpipeError, KeyError):

@@ -78,8 +78,13 @@ def _is_seen() -> bool:
     """Whether somebody sees stderr while it is written: a terminal or a notebook."""
     if sys.stderr is None or parent_process() is not None:
         return False
+    return sys.stderr.isatty() or in_notebook()
+
+
+def in_notebook() -> bool:
+    """Whether a notebook shows the output of this process."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return sys.stderr.isatty() or hasattr(shell, "kernel")
+    return hasattr(shell, "kernel")
 
 
 class _Line:

@@ -167,7 +167,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
         self._tails[:] = [chain.tail]
         with self._lock:
             self._chain, self._work, self._negotiation = chain, chain.work, None
-            self._measurement: Measurement | None = None
+            self.measurement: Measurement | None = None  # by measure() or diagnose()
             self._coming: CompiledChain | None = None
 
     @property
@@ -449,7 +449,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
                 parts.append(self._agree().explain())
             except BudgetExceeded as error:
                 parts.append(f"refused: {error}")
-        return Report("\n\n".join(filter(None, [*parts, str(self._measurement or "")])))
+        return Report("\n\n".join(filter(None, [*parts, str(self.measurement or "")])))
 
     def schemes(self) -> dict[str, ReadScheme]:
         """Return how the voxels of each key are read; empty where that cannot be planned.
@@ -511,7 +511,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
             cannot be planned twice, because it is an iterator or an epoch is running.
         """
         extent = Effort(batches, seconds)
-        self._measurement = diagnosis = diagnose_parts(self._subject(), extent, step)
+        self.measurement = diagnosis = diagnose_parts(self._subject(), extent, step)
         return diagnosis
 
     def measure(self, *, batches: int = BATCHES, seconds: float = MEASURE_SECONDS) -> Measurement:
@@ -520,8 +520,8 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
         The first half of :meth:`diagnose`, without ``step`` and in less time: the loader is not run
         as a whole. Takes about nine times ``seconds``, and the start of the workers.
         """
-        self._measurement = measure_parts(self._subject(), Effort(batches, seconds))
-        return self._measurement
+        self.measurement = measure_parts(self._subject(), Effort(batches, seconds))
+        return self.measurement
 
     def _subject(self) -> Subject:
         self._refuse_if_shut_down()

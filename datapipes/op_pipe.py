@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from ..core import CallSite, Sample
 from ..core.call_site import shorten, warn
 from ..core.context import ContextKey, holding
-from ..core.errors import LikelyMistake, PolicyConflict, SampleError, missing_key_hint
+from ..core.errors import LikelyMistake, PolicyConflict, SampleError, UnknownName, missing_key_hint
 from ..core.suggest import FOREIGN_ARGUMENTS, NO_COUNTERPART, closest
 from ..core.validate import as_choice, as_flag
 from ..graph import Pipe, parents_of, walk
@@ -309,8 +309,8 @@ class Sampling:
 def unknown_key(argument: str, key: str, keys: Collection[str]) -> SampleError:
     """Return the error of an argument that names a volume which a sample does not have."""
     have = ", ".join(map(repr, keys))
-    msg = f"{argument}= names {key!r}, but the volumes of this sample are {have}"
-    return SampleError(msg, do=nearest_key(argument, key, keys))
+    msg = f"{{{argument}=}} names {key!r}, but the volumes of this sample are {have}"
+    return UnknownName(msg, do=nearest_key(argument, key, keys))
 
 
 def nearest_key(argument: str, key: str, keys: Collection[str]) -> str:
@@ -318,7 +318,7 @@ def nearest_key(argument: str, key: str, keys: Collection[str]) -> str:
     near = closest(key, keys, 0.5)
     if near:
         return f"Did you mean {near[0]!r}?"
-    return missing_key_hint(key, f"Name one of them in {argument}=.")
+    return missing_key_hint(key, f"Name one of them in {{{argument}=}}.")
 
 
 def conflicts(sampling: Sampling, parent: Pipe) -> Iterator[tuple[str, str]]:

@@ -374,10 +374,10 @@ class OpenVolume(SeedStamper, SameLength):
 
     def _volume(self, key: str, source: Any) -> Volume:
         if isinstance(source, Volume):
-            for argument, its_keys in self._by_key.items():
+            for name, its_keys in self._by_key.items():
                 if key in its_keys:  # options and all
-                    msg = f"{argument}= names {key!r}, which is a Volume already"
-                    raise SampleError(msg, do=f"Give {argument}= to that Volume().")
+                    msg = f"{name}= names {key!r}, which is a Volume already"
+                    raise SampleError(msg, do=f"Give {name}= to that Volume().")
             # ``labels=`` is for sources that are opened here, and not for a Volume.
             likely = looks_like_label(key) if self.guesses else key in self.labels
             if likely and source.kind != "label":
@@ -389,7 +389,7 @@ class OpenVolume(SeedStamper, SameLength):
             is_label = says_label(source)
         kind = "label" if is_label else "intensity"
         if self.guesses and kind == "intensity" and looks_like_label(key):
-            write = f"open_volume(labels=({', '.join(map(repr, (*self.labels, key)))}))"
+            write = f"{{open_volume(labels={(*self.labels, key)!r})}}"
             self._warn_of_label(key, "is sampled as an intensity", write)
         if key not in self._options_by_key:
             own = options_of(key, self._options, self._known_keys)
@@ -429,7 +429,7 @@ class OpenVolume(SeedStamper, SameLength):
             f"{key!r} {is_so}: interpolated, in float32\n  at {self.origin}\n"
             f"{_first_data(self.parent)}"
             f"  If it holds classes, write {write}. "
-            "If not, give labels= without it: then nothing is guessed."
+            "If not, give {labels=} without it: then nothing is guessed."
         )
         self._once.warn((is_so, key), text, LikelyLabel, self.origin)
 

@@ -68,6 +68,17 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     return own_folder(Path(root) / "voxpipe")
 
 
+RESULTS = ("boxes", "digests", "histograms", "index", "items", "sampling", "statistics", "sums")
+"""Folders of small results in the cache directory. Other files there are not of voxpipe."""
+
+
+def results_folder(kind: str) -> Path:
+    """Return the folder of results of one kind, which ``voxpipe cache`` lists and clears."""
+    if kind not in RESULTS:
+        raise ValueError(f"{kind!r} is none of RESULTS, which voxpipe cache lists")
+    return cache_directory() / kind
+
+
 def own_folder(place: Path) -> Path:
     """Return a trusted folder as it is, or this user's own subfolder of one open to others.
 

@@ -27,7 +27,7 @@ from ..core.errors import VolumeError, VolumeReadError
 from ..core.locks import ForkSafeLock
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
-from ..storage.disk_cache import FAILING, cache_directory, get_or_make, warn_unused
+from ..storage.disk_cache import FAILING, get_or_make, results_folder, warn_unused
 from .backend import (
     Backend,
     Channels,
@@ -83,7 +83,7 @@ class ArrayBackend(ViewBackend):
         """Digest of type, shape and every byte; workers share it through a file."""
         self.note()
         small = self._view.nbytes < SMALL_BYTES
-        file = None if small else cache_directory() / "digests" / f"{self._token}-{self._kept_of}"
+        file = None if small else results_folder("digests") / f"{self._token}-{self._kept_of}"
         return get_or_make(file, _digest_of, lambda: array_key(self._view), str.encode)
 
 

@@ -14,9 +14,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ...core.errors import BudgetExceeded, NotPicklable, SampleError
-from .options import add_store_options, positive, store_options
+from .options import add_store_options, positive
 from .printing import print_json, print_text, remark, warnings_as_remarks
-from .targets import add_patterns, cases_of, object_of
+from .targets import Target, add_patterns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,27 +123,17 @@ def _measure(chain: Any, service: Any, arguments: argparse.Namespace) -> Any:
 
 def _chain_of(arguments: argparse.Namespace) -> Any:
     """Return the named pipe or loader, or a default chain over the found cases."""
-    from ...diagnosing.check_data import pipe_of
-    from ...volumes import Volume
-
-    thing = object_of(arguments.data)
-    cases = [{"image": thing}] if isinstance(thing, Volume) else thing
-    if cases is not None and not isinstance(cases, list):
+    target = Target(arguments.data, arguments)
+    if target.is_chain:
         for option in arguments.usual:
             if getattr(arguments, option):
                 msg = f"--{option} is not of a chain of yours, which says so itself."
                 raise SampleError(msg, do="Leave it out, or change the chain.")
-        return cases
+        return target.user_object
     for option, usual in arguments.usual.items():
         setattr(arguments, option, getattr(arguments, option) or usual)
-    store = store_options(arguments, arguments.data, *arguments.patterns)
-    if cases is None:
-        cases = cases_of(arguments.data, arguments.patterns, store, arguments.optional)
-    own = {} if arguments.labels is None else {"labels": arguments.labels}
     return (
-        pipe_of(cases, store)
-        .shuffle()
-        .open_volume(storage_options=store, **own, **dict(arguments.reader))
+        target.with_volumes(target.pipe.shuffle())
         .lazy_patch(arguments.patch, samples_per_volume=arguments.samples)
         .augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)
         .batch_patches(arguments.batch)

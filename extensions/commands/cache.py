@@ -20,17 +20,13 @@ from typing import Any, NamedTuple
 from ...core.errors import AccessDenied, VolumeNotFound
 from ...core.settings import size_of_text
 from ...core.suggest import path_hint
-from ...storage.disk_cache import cache_budget, cache_directory, remove_file
+from ...storage.disk_cache import RESULTS, cache_budget, cache_directory, remove_file
 from ...volumes.scheme import size_text
 from .printing import print_json, print_table
 from .targets import refuse_denied
 
 _VOLUMES = "decoded volumes"
 _DECODED_NAME = re.compile(r"[0-9a-f]{32}\.nii")
-# Folders of the cache with small results. Other files in the folder are not of voxpipe.
-_FOLDERS = (
-    *("boxes", "digests", "histograms", "index", "items", "sampling", "statistics", "sums"),
-)
 
 
 class _Entry(NamedTuple):
@@ -110,7 +106,7 @@ def _rows_of(entries: list[_Entry]) -> list[dict[str, Any]]:
 def _entries(folder: Path) -> Iterator[_Entry]:
     """Yield the entries of voxpipe in a folder; locks and unfinished files stay."""
     places = [(_VOLUMES, path) for path in _files(folder) if _DECODED_NAME.fullmatch(path.name)]
-    for name in _FOLDERS:
+    for name in RESULTS:
         places += [(name, path) for path in _files(folder / name)]
     for kind, path in places:
         with suppress(OSError):  # another process removes entries, too
@@ -121,5 +117,5 @@ def _entries(folder: Path) -> Iterator[_Entry]:
 def _files(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         yield from (Path(place, name) for name in sorted(names))
-        if folder.name not in _FOLDERS:
+        if folder.name not in RESULTS:
             return

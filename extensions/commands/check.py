@@ -15,7 +15,7 @@ from typing import Any
 from ...core.errors import SampleError
 from .options import add_store_options, positive
 from .printing import document_of, print_json, print_text, remark
-from .targets import add_patterns, remark_likely_labels, report_of
+from .targets import Target, add_patterns, remark_likely_labels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     whole, number = positive(int), positive(float)
     about = "worker processes (default: %(default)s)"
-    parser.add_argument("--workers", type=whole, default=2, metavar="N", help=about)
+    workers: Any = {"dest": "num_workers", "type": whole, "default": 2, "metavar": "N"}
+    parser.add_argument("--workers", **workers, help=about)
     about = "decode every voxel too: finds damage inside files"
     parser.add_argument("--voxels", action="store_true", help=about)
     about = "longest time for one volume, in seconds (default: 60; 600 with --voxels)"
@@ -44,8 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         msg = f"{arguments.data} is a manifest, which says how its volumes are read."
         raise SampleError(msg, do=f"Leave {option} out, or give the folder.")
     timeout = arguments.timeout or (600.0 if arguments.voxels else 60.0)
-    own = {"num_workers": arguments.workers, "voxels": arguments.voxels, "timeout": timeout}
-    report = report_of(check, arguments, arguments.data, only_bad=True, **own)
+    own = {"num_workers": arguments.num_workers, "voxels": arguments.voxels, "timeout": timeout}
+    report = Target(arguments.data, arguments).report(check, only_bad=True, **own)
     if arguments.json:
         print_json(_facts_of(report))
     else:

@@ -13,17 +13,10 @@ import os
 from typing import Any
 
 from ...core.errors import UnknownFormat, UsageError, VoxpipeError
-from .cures import is_name_of_object, reword
+from .cures import reword
 from .options import add_store_options, place, positive, refuse_http, store_options
 from .printing import one_line, print_json, remark
-from .targets import (
-    LISTS,
-    open_target,
-    refuse_denied,
-    volume_of_planes,
-    volumes_in,
-    wrong_use,
-)
+from .targets import Target, refuse_denied, wrong_use
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     codecs = ("lz4hc", "lz4", "zstd", "none")
     parser.add_argument("--codec", choices=codecs, default="lz4hc", help=about)
     parser.set_defaults(go_on=lambda _: "; give it again to go on")
+    parser.set_defaults(patterns=(), optional=(), labels=None)
     parser.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
     add_store_options(parser)
 
@@ -100,53 +94,38 @@ def _refuse_other_suffix(place: str) -> None:
 def _jobs(arguments: argparse.Namespace) -> list[tuple[Any, str]]:
     """Return the volumes and their destinations."""
     from ...core.errors import DestinationExists
-    from ...storage.location import local_path
-    from ...volumes import Volume, is_volume
 
     source, destination = arguments.source, arguments.destination
     refuse_denied(source)
-    path = local_path(source)
-    is_list = is_name_of_object(source) or source.lower().endswith(LISTS)
-    is_file = os.path.lexists(path) and not os.path.isdir(path)
-    if not is_list and (is_volume(source) or is_file):
-        store = store_options(arguments, source)
-        return [(Volume(source, storage_options=store, **dict(arguments.reader)), destination)]
-    if not is_list:
-        store = store_options(arguments, source)
-        planes = volume_of_planes(source, dict(arguments.reader), store)
-        if planes is not None:
-            return [(planes, destination)]
+    target = Target(source, arguments)
+    if target.volume is not None:
+        return [(target.volume, destination)]
     folder = destination.rstrip("/")
     jobs: dict[str, Any] = {}
-    for case, volumes in _volumes_by_case(arguments, is_list=is_list).items():
+    for case, volumes in _volumes_by_case(target).items():
         for key, volume in volumes.items():
             if not case:  # one volume of module:NAME
                 return [(volume, destination)]
             alone = list(volumes) == ["image"]
-            target = f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"
-            if target in jobs:
-                msg = f"{volume.name} and {jobs[target].name} would both be written to {target}."
+            place = f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"
+            if place in jobs:
+                msg = f"{volume.name} and {jobs[place].name} would both be written to {place}."
                 raise DestinationExists(msg, do="Rename one of them, or convert them one by one.")
-            jobs[target] = volume
-    return [(volume, target) for target, volume in jobs.items()]
+            jobs[place] = volume
+    return [(volume, place) for place, volume in jobs.items()]
 
 
-def _volumes_by_case(arguments: argparse.Namespace, *, is_list: bool) -> dict[str, dict[str, Any]]:
+def _volumes_by_case(target: Target) -> dict[str, dict[str, Any]]:
     from ...volumes import Volume, find_by_folder
 
-    store = store_options(arguments, arguments.source)
     by_case: dict[str, dict[str, Any]] = {}
-    if is_list:
-        own = argparse.Namespace(**vars(arguments))
-        own.target, own.patterns, own.optional, own.labels = arguments.source, [], [], None
-        for case, key, volume in volumes_in(open_target(own.target, own), own):
+    if target.user_object is not None or target.is_list:
+        for case, key, volume in target.volumes():
             by_case.setdefault(case, {})[key] = volume
         return by_case
-    for case, places in find_by_folder(arguments.source, store).items():
-        by_case[case] = {
-            key: Volume(place, storage_options=store, **dict(arguments.reader))
-            for key, place in places.items()
-        }
+    options = {"storage_options": target.store, **dict(target.arguments.reader)}
+    for case, places in find_by_folder(target.text, target.store).items():
+        by_case[case] = {key: Volume(place, **options) for key, place in places.items()}
     return by_case
 
 

@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import os
-import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from ...core.errors import UsageError, VoxpipeError
+from ...core.cures import Argument, spell
+from ...core.errors import UnknownName, UsageError, VoxpipeError
 from ...storage.location import is_url
 
-# Arguments of functions whose option has another name.
-_OTHER_NAMES = {"num_workers": "--workers", "batch_size": "--batch", "output": "--result"}
-# Options of a target that is a place: a chain of the user has its own arguments.
-_OF_PLACES = {"labels", "option", "optional", "reader", "storage_options"}
-_OF_VOLUMES = {"affine", "channels", "follow", "io"}  # arguments that --reader takes too
-_NO_LABEL = "labels= names"  # in the error of open_volume() for a key that no volume has
-_UNKNOWN = "unknown option"  # in the error of a format
-
-_CALL = r"(?:(?:vp\.)?(?:open_volume|Volume|convert|predict|index)\()"
-_VALUE = r"\"[^\"]*\"|'[^']*'|\{[^{}]*\}|\[[^\[\]]*\]|\([^()]*\)|(?>[-\w]+(?:\.\w+)*)(?!\()"
-_NOT_AFTER = r"(?<![-.\w])(?<!\.\.\., )(?<!--reader )(?<!--reader ')"
-_ARGUMENT = re.compile(
-    rf"(?P<call>{_CALL})?{_NOT_AFTER}(?P<name>[a-z]\w*)=(?P<value>{_VALUE})?(?(call)\)|)"
-)
-_DIAGONAL = re.compile(r"\baffine=(?:numpy|np)\.diag\(\[x, y, z, 1\]\)")
-_MATRIX = "affine='[[x, 0, 0, 0], [0, y, 0, 0], [0, 0, z, 0], [0, 0, 0, 1]]'"
-_OF_CALLS = re.compile(r", or (?:vp\.)?Volume\(\.\.\.\) likewise")
+OF_PLACES = {"option", "optional", "reader", "storage_options"}
+"""Options that concern no volume of the user's code."""
+OF_CHAINS = {*OF_PLACES, "labels", "patch"}
+"""Options that concern no chain of the user's code."""
+# Arguments of ``Volume`` and ``open_volume()``, which are not of a format.
+_OF_VOLUMES = {"affine", "axis_map", "channels", "follow", "io", "keys", "kind", "override"}
+_OF_VOLUMES |= {"policies", "reader"}
 
 
-def format_options() -> set[str]:
-    """Return the names of the options of all formats."""
+def reader_options() -> set[str]:
+    """Return the names that ``--reader`` takes, of all formats and of ``open_volume()``."""
     from ...volumes.registry import all_formats
 
-    return {name for each in all_formats() for name in each.options}
+    return _OF_VOLUMES.union(*(each.options for each in all_formats()))
 
 
 def is_name_of_object(text: str) -> bool:
@@ -55,80 +44,69 @@ def in_options(arguments: argparse.Namespace, text: str) -> str:
 
     Examples
     --------
+    >>> from voxpipe.core.cures import cure
     >>> parser = argparse.ArgumentParser()
     >>> _ = parser.add_argument("--overwrite", action="store_true")
     >>> options = argparse.Namespace(actions=parser._actions)
-    >>> in_options(options, "Give another place, or overwrite=True.")
+    >>> in_options(options, cure("Give another place, or {overwrite=True}."))
     'Give another place, or --overwrite.'
     """
-    has_object = any(map(is_name_of_object, places_of(arguments)))
-    options: dict[str, Any] = {}
+    others = not_ours(arguments)
+    options: dict[str, tuple[str, argparse.Action]] = {}
     for action in arguments.actions:
-        flags = [flag for flag in action.option_strings if flag.startswith("--")]
-        if flags and not (has_object and action.dest in _OF_PLACES):
-            names = {action.dest, flags[0][2:].replace("-", "_")}
-            names |= {name for name, flag in _OTHER_NAMES.items() if flag == flags[0]}
-            options |= dict.fromkeys(names, (flags[0], action))
+        flag = next((flag for flag in action.option_strings if flag.startswith("--")), "")
+        if flag and action.dest not in others:
+            options |= dict.fromkeys((action.dest, flag[2:]), (flag, action))
     readers: set[str] = set()
     if options.pop("reader", None) is not None:  # whose value may be a function in Python
-        readers = format_options() | _OF_VOLUMES | set(dict(arguments.reader))
-        text = _OF_CALLS.sub("", _DIAGONAL.sub(lambda _: _MATRIX, text))
+        readers = reader_options() | set(dict(arguments.reader))
 
-    def option(match: re.Match[str]) -> str:
-        name, value = match["name"], match["value"] or ""
-        if name in options:
-            flag, action = options[name]
-            return _flag_text(flag, action, value) or match[0]
-        return _reader_text(name, value) if name in readers else match[0]
+    def words(one: Argument) -> str:
+        if one.name in options:
+            return _flag_text(*options[one.name], one.value) or one.python
+        return _reader_text(one) if one.name in readers else one.python
 
-    if "patch" in options and not has_object:
-        text = text.replace("Choose a smaller patch", "Give a smaller --patch")
-    text = _ARGUMENT.sub(option, text)
-    for name in (name for name in options if "_" in name):
-        text = re.sub(rf"(?<![-\w]){name}\b(?!=)", lambda m: options[m[0]][0], text)
-    return text
+    return spell(text, words)
 
 
-def places_of(arguments: argparse.Namespace) -> list[str]:
-    """Return the texts of the arguments that name data."""
-    names = ("target", "data", "source", "url")
-    return [text for name in names if isinstance(text := getattr(arguments, name, None), str)]
+def not_ours(arguments: argparse.Namespace) -> Collection[str]:
+    """Return the options that do not concern the target, which the user's code opens itself."""
+    places = (getattr(arguments, name, None) for name in ("target", "data", "source", "url"))
+    has_object = any(isinstance(place, str) and is_name_of_object(place) for place in places)
+    names: Collection[str] = getattr(arguments, "not_ours", OF_CHAINS if has_object else ())
+    return names
 
 
-def _flag_text(flag: str, action: argparse.Action, value: str) -> str:
+def _flag_text(flag: str, action: argparse.Action, value: Any) -> str:
     """Return an option with its value; empty if no command line can give that value."""
     if action.nargs == 0:
-        is_set = value in ("", str(action.const))
-        return flag if is_set else ""
-    if value.startswith("(") and action.nargs == "+":
-        texts = " ".join(map(shlex.quote, map(str, ast.literal_eval(value))))
-        return f"{flag} {texts}"
-    if value.startswith(("{", "[", "(")):
+        return flag if value in (None, action.const) else ""
+    if isinstance(value, tuple) and action.nargs == "+":
+        return f"{flag} {' '.join(shlex.quote(str(one)) for one in value)}"
+    if isinstance(value, dict):
+        return f"{flag} {shlex.quote(json.dumps(value))}"
+    if isinstance(value, (list, tuple)):
         return ""
-    return f"{flag} {_plain(value)}" if value else flag
+    return flag if value is None else f"{flag} {_plain(value)}"
 
 
-def _reader_text(name: str, value: str) -> str:
-    return f"--reader {shlex.quote(f'{name}={_plain(value)}') if value else f'{name}='}"
+def _reader_text(one: Argument) -> str:
+    if one.value is None:
+        return f"--reader {one.name}="
+    return f"--reader {shlex.quote(f'{one.name}={_plain(one.value)}')}"
 
 
-def _plain(value: str) -> str:
-    """Return a literal of Python as the value of an option: a text, or JSON."""
-    try:
-        literal = ast.literal_eval(value)
-    except (SyntaxError, ValueError):
-        return value
-    return literal if isinstance(literal, str) else json.dumps(literal)
+def _plain(value: Any) -> str:
+    """Return the value of an option: a text, or JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def reword(arguments: argparse.Namespace, error: VoxpipeError) -> VoxpipeError:
-    """Return an error in words of the command; an unknown option of a format is wrong use."""
-    error.do = in_options(arguments, error.do)
-    if getattr(arguments, "reader", None) and _UNKNOWN in error.message:
+    """Return an error in words of the command; an unknown name in an option is wrong use."""
+    before = error.message, error.do
+    error.message, error.do = (in_options(arguments, text) for text in before)
+    if isinstance(error, UnknownName) and (error.message, error.do) != before:
         return UsageError(error.message, do=error.do)
-    if getattr(arguments, "labels", None) and error.message.startswith(_NO_LABEL):
-        message = error.message.replace(_NO_LABEL, "--labels names", 1)
-        return UsageError(message, do=error.do)
     return error
 
 
@@ -141,12 +119,7 @@ def findings_in_options(arguments: argparse.Namespace, findings: Any) -> list[An
         A volume was opened with an unknown option of ``--reader``.
     """
     own = [replace(each, reason=in_options(arguments, each.reason)) for each in findings]
-    refuse_unknown_options(arguments, {each.name: each.reason for each in own})
+    for before, after in zip(findings, own, strict=True):
+        if before.error == UnknownName.__name__ and before.reason != after.reason:
+            raise UsageError(after.reason)
     return own
-
-
-def refuse_unknown_options(arguments: argparse.Namespace, reasons: Mapping[str, str]) -> None:
-    """Raise ``UsageError`` if a reason of bad volumes is an unknown option of ``--reader``."""
-    unknown = [reason for reason in reasons.values() if _UNKNOWN in reason]
-    if unknown and arguments.reader:
-        raise UsageError(unknown[0])

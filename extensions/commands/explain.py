@@ -9,14 +9,12 @@ example: voxpipe explain train.py:pipe
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
-from ...core.errors import SampleError
-from .cures import in_options, refuse_unknown_options
+from ...core.errors import UnknownName, VoxpipeError
+from .cures import in_options
 from .printing import print_json, print_text, warnings_as_remarks
-from .targets import add_target, open_chain
-
-# Begins the line of ``loader.explain()`` for volumes or pipes that raise an error.
-_BAD_PLAN = "nothing could be planned: "
+from .targets import Target, add_target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,22 +26,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation of the loader of the chain; return 1 if no patch can be planned."""
-    with warnings_as_remarks(arguments), open_chain(arguments.target, arguments) as loader:
-        chain, bad, reason = loader.explain(measure=arguments.measure).partition(_BAD_PLAN)
-        refuse_unknown_options(arguments, {arguments.target: reason})
-        if bad and arguments.json:
-            lines = [line.strip() for line in reason.partition("\n\n")[0].splitlines()]
-            where = f" ({', '.join(lines[1:-1])})" if lines[2:] else ""
-            raise SampleError(f"{lines[0].rstrip('.')}{where}", do="".join(lines[1:][-1:]))
-        text = chain + bad + "\n".join(_lines_of_command(arguments, reason.split("\n")))
+    with warnings_as_remarks(arguments), Target(arguments.target, arguments).loader() as loader:
+        error = _error_of(loader)
+        if error is not None and (arguments.json or isinstance(error, UnknownName)):
+            raise error
+        text = loader.explain(measure=arguments.measure)
+        if error is not None:
+            text = text.replace(error.do, in_options(arguments, error.do))
         if arguments.json:
             schemes = {key: scheme.explain() for key, scheme in loader.schemes().items()}
             print_json({"explain": text, "schemes": schemes})
         else:
             print_text(text)
-    return int(_BAD_PLAN in text)
+    return int(error is not None)
 
 
-def _lines_of_command(arguments: argparse.Namespace, lines: list[str]) -> list[str]:
-    """Return the lines of an error with options of the command; pipes stay as they are written."""
-    return [x if x.lstrip().startswith("at ") else in_options(arguments, x) for x in lines]
+def _error_of(loader: Any) -> VoxpipeError | None:
+    """Return the error of the first patches of a loader, if they cannot be planned."""
+    from ...datapipes.cost import cost_of
+
+    try:
+        cost_of(loader.datapipe, 0, 0)
+    except (VoxpipeError, OSError, Warning) as error:  # others are reported when it is read
+        return error if isinstance(error, VoxpipeError) else None
+    return None

@@ -17,7 +17,7 @@ from ...core.errors import MissingDependency, UsageError
 from ...storage.location import local_path
 from .options import output_file
 from .printing import print_json, print_text, warnings_as_remarks, write_whole
-from .targets import add_target, open_chain
+from .targets import Target, add_target
 
 # Languages by the suffixes of their files.
 _FORMS = {".md": "mermaid", ".mmd": "mermaid", ".dot": "dot", ".gv": "dot", ".svg": "svg"}
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if output is not None and form != _FORMS[suffix]:
         msg = f"{output} is a file of {_FORMS[suffix]}, and --format is {form}"
         raise UsageError(msg, do="Leave --format out, or give another suffix.")
-    with warnings_as_remarks(arguments), open_chain(arguments.target, arguments) as loader:
+    with warnings_as_remarks(arguments), Target(arguments.target, arguments).loader() as loader:
         text = loader.to_mermaid() if form == "mermaid" else loader.to_dot()
     if form == "svg":
         text = _svg_of(text)

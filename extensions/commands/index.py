@@ -14,7 +14,7 @@ import argparse
 from ...core.validate import count_text
 from .options import add_store_options, output_file, refuse_http
 from .printing import document_of, print_json, print_text, remark
-from .targets import add_patterns, remark_likely_labels, report_of
+from .targets import Target, add_patterns, remark_likely_labels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,10 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the manifest; return 1 if a case was left out."""
     from ...dataloader2 import index
 
-    places = arguments.url, arguments.output
     refuse_http("index", arguments.output or "")
     own = {"statistics": arguments.statistics, "only_bad": True}
-    report = report_of(index, arguments, *places, **own)
+    report = Target(arguments.url, arguments).report(index, arguments.output, **own)
     for finding in report.bad:
         remark(finding)
     remark_likely_labels(report)

@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import VoxpipeError
+from ...core.errors import UsageError, VoxpipeError
+from ...spatial.ops.axis_op import orientation_of
 from ...volumes.scheme import size_text
-from .cures import in_options, refuse_unknown_options
+from .cures import reword
 from .options import positive
 from .printing import one_line, print_facts, print_json, print_table, remark, warnings_as_remarks
 from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes
-from .targets import add_target, open_target, volumes_in
-
-_LETTERS = ("LR", "PA", "IS")
+from .targets import Target, add_target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,9 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     from ...volumes import Volume
 
     with warnings_as_remarks(arguments):
-        target = open_target(arguments.target, arguments)
-        if isinstance(target, Volume):
-            facts = facts_of(target, arguments.patch)
+        target = Target(arguments.target, arguments)
+        if isinstance(target.thing, Volume):
+            facts = facts_of(target.thing, arguments.patch)
             if arguments.json:
                 print_json(facts)
             else:
@@ -51,14 +50,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_all(target: Any, arguments: argparse.Namespace) -> int:
     rows, errors = [], []
-    for case, key, volume in volumes_in(target, arguments):
+    for case, key, volume in target.volumes():
         where = {"case": case, "key": key}
         try:
             rows.append(where | facts_of(volume, arguments.patch, with_scheme=False))
         except (VoxpipeError, OSError, ValueError) as error:
-            errors.append(where | {"path": volume.name, "error": type(error).__name__})
-            errors[-1]["reason"] = in_options(arguments, str(error))
-    refuse_unknown_options(arguments, {one["path"]: one["reason"] for one in errors})
+            own = reword(arguments, error) if isinstance(error, VoxpipeError) else error
+            if isinstance(own, UsageError):
+                raise own from None
+            name = type(error).__name__
+            errors.append(where | {"path": volume.name, "error": name, "reason": str(own)})
     if not arguments.json:
         for one in errors:
             name = one_line(f"{one['case']}/{one['key']}")
@@ -112,20 +113,6 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
         "reader": reader_of(volume, form),
     }
     return facts | _cost_of(volume, patch) if with_scheme else facts
-
-
-def orientation_of(affine: Any) -> str:
-    """Return the letters of the directions in which I, J and K grow.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> orientation_of(np.diag([-1.0, -1, 2, 1]))
-    'LPS'
-    """
-    from ...spatial.ops.axis_op import directions
-
-    return "".join(_LETTERS[world][sign > 0] for world, sign in directions(affine))
 
 
 def _cost_of(volume: Any, patch: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from ...core.errors import UsageError
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path
-from .cures import format_options, is_name_of_object, reword
+from .cures import is_name_of_object, reader_options, reword
 
 
 def add_store_options(command: argparse.ArgumentParser) -> None:
@@ -48,15 +48,10 @@ def store_options(arguments: argparse.Namespace, *places: str) -> dict[str, Any]
     return {**arguments.storage_options, **dict(arguments.option)}
 
 
-# Arguments of ``Volume`` and ``open_volume()``, which are not of a format.
-_OF_VOLUMES = {"affine", "axis_map", "channels", "follow", "io", "keys", "kind", "override"}
-_OF_VOLUMES |= {"policies", "reader"}
-
-
 def _refuse_unknown_readers(reader: Mapping[str, Any]) -> None:
     from ...volumes import custom_backends
 
-    names = format_options() | _OF_VOLUMES
+    names = reader_options()
     unknown = [name for name in reader if name not in names]
     if not unknown or custom_backends():  # backends of the user have options of their own
         return

@@ -28,11 +28,10 @@ from .options import place as place_of_text
 from .options import positive, refuse_http, store_options
 from .printing import print_json, print_table, warnings_as_remarks
 from .targets import (
+    Target,
     add_target,
     attribute_of,
     call_of,
-    open_target,
-    opening,
     refuse_denied,
     wrong_use,
 )
@@ -74,16 +73,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     blends = ("gaussian", "hann", "mean", "crop")
     parser.add_argument("--blend", choices=blends, default="gaussian", help="weights of overlaps")
     about = "function of the blended output (default: %(default)s)"
-    parser.add_argument("--result", choices=_RESULTS, default="argmax", help=about)
+    parser.add_argument("--result", dest="output", choices=_RESULTS, default="argmax", help=about)
     parser.add_argument(
         "--key", metavar="KEY", help="key of the volume (default: image, or the only image)"
     )
     about = "mirror windows along all axes and average: eight times the work"
     parser.add_argument("--mirror", action="store_true", help=about)
-    parser.add_argument("--batch", type=whole, metavar="N", help="windows of a batch (default: 1)")
+    about = "windows of a batch (default: 1)"
+    parser.add_argument("--batch", dest="batch_size", type=whole, metavar="N", help=about)
     none_too = positive(int, or_zero=True)
     about = "worker processes that read windows (default: 0)"
-    parser.add_argument("--workers", type=none_too, metavar="N", help=about)
+    parser.add_argument("--workers", dest="num_workers", type=none_too, metavar="N", help=about)
     about = "device of the model, such as cuda:0 (default: cuda if there is one, else cpu)"
     parser.add_argument("--device", help=about)
     about = "name of this model: the same command continues a killed run of this name"
@@ -115,7 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
     with warnings_as_remarks(arguments):
         refuse_http("predict", arguments.destination or "")
         _refuse_unwritable(arguments.destination or "")
-        source = open_target(arguments.target, arguments)
+        target = Target(arguments.target, arguments)
+        source = target.thing
         model = _model_of(arguments.model, _device_of(arguments.device))
         is_one = isinstance(source, Volume)
         if is_one and arguments.key not in (None, "image"):
@@ -131,8 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
         if "{image}" in place and not is_joint:
             msg = f"{place} has {{image}}, and only a chain of vp.from_ome() has images"
             raise UsageError(msg, do="Write {case} for the name of the case.")
-        if not is_one and not is_name_of_object(arguments.target):
-            source = opening(source, arguments)
+        if not is_one and target.user_object is None:
+            source = target.chain
         # A program of torch.export may take windows of one size only.
         patch = arguments.patch or getattr(model, _WINDOW, None)
         _refuse_other_windows(model, arguments.patch)
@@ -144,11 +145,11 @@ def run(arguments: argparse.Namespace) -> int:
             patch=size or patch,
             overlap=arguments.overlap,
             blend=arguments.blend,
-            output=arguments.result,
+            output=arguments.output,
             key=arguments.key,
             mirror=arguments.mirror,
-            batch_size=arguments.batch,
-            num_workers=arguments.workers,
+            batch_size=arguments.batch_size,
+            num_workers=arguments.num_workers,
             run=arguments.run_name,
             overwrite=arguments.overwrite,
             storage_options=store_options(arguments, arguments.target, place),

@@ -16,9 +16,9 @@ from typing import Any
 
 from ...core.errors import LikelyLabel, SampleError
 from ...storage.location import local_path
-from .options import output_file, positive, store_options
+from .options import output_file, positive
 from .printing import print_json, print_text, remark, write_whole
-from .targets import add_target, open_target
+from .targets import Target, add_target
 
 _SUFFIXES = (".png", ".html", ".svg", ".pdf")
 
@@ -62,22 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _pairs_of(arguments: argparse.Namespace) -> Any:
-    from ...dataloader2 import DataLoader2
-    from ...graph import is_pipe, traits_of, walk
     from ...volumes import Volume
     from ..pictures.preview import pair_of, pairs_of
 
-    target = open_target(arguments.target, arguments)
-    target = target.datapipe if isinstance(target, DataLoader2) else target
-    if isinstance(target, Volume):
+    target = Target(arguments.target, arguments)
+    if isinstance(target.thing, Volume):
         is_label = arguments.labels is not None
-        return [pair_of(target.of_kind("label") if is_label else target)]
-    if not is_pipe(target):
-        from ...diagnosing.check_data import pipe_of
-
-        target = pipe_of(target, store_options(arguments, arguments.target))
-    if not any(traits_of(pipe).opens for pipe in walk(target)):
-        own: dict[str, Any] = {} if arguments.labels is None else {"labels": arguments.labels}
-        store = store_options(arguments, arguments.target, *arguments.patterns)
-        target = target.open_volume(storage_options=store, **own, **dict(arguments.reader))
-    return pairs_of(target, arguments.patches)
+        return [pair_of(target.thing.of_kind("label") if is_label else target.thing)]
+    return pairs_of(target.chain, arguments.patches)

@@ -19,7 +19,7 @@ import numpy as np
 
 from ...core.redact import escape_controls
 from ...storage.disk_cache import write_beside
-from .cures import in_options, is_name_of_object, places_of
+from .cures import in_options, not_ours
 
 
 def remark(text: object) -> None:
@@ -42,11 +42,10 @@ def warnings_as_remarks(arguments: argparse.Namespace) -> Iterator[None]:
     """Print each warning inside the block as one remark, in words of the command."""
     with warnings.catch_warnings():
         texts: set[str] = set()
-        has_chain = any(map(is_name_of_object, places_of(arguments)))
 
         def show(message: Warning | str, *_: Any) -> None:
-            text = in_options(arguments, str(message))
-            if not has_chain:  # pipes of the command have no line of the user
+            text = in_options(arguments, message if isinstance(message, str) else message.args[0])
+            if "labels" not in not_ours(arguments):  # pipes of the command have no line of the user
                 lines = text.splitlines()
                 text = "\n".join(line for line in lines if not line.lstrip().startswith("at ."))
             if text not in texts:

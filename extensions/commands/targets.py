@@ -24,10 +24,11 @@ from ...core.errors import (
     UsageError,
     VoxpipeError,
 )
+from ...core.lru_cache import cached_property
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path, public_name
 from ..microscopy.tiff_sequence import SUFFIXES, is_pattern
-from .cures import findings_in_options, is_name_of_object
+from .cures import OF_CHAINS, OF_PLACES, findings_in_options, is_name_of_object
 from .options import add_store_options, store_options
 from .options import place as place_of_text
 from .printing import remark
@@ -91,52 +92,12 @@ def _is_pattern(text: str) -> bool:
     return "=" in text and text.partition("=")[0].isidentifier()
 
 
-def cases_of(
-    data: str,
-    patterns: Sequence[str],
-    storage_options: Mapping[str, Any],
-    optional: Sequence[str] = (),
-) -> Any:
-    """Return the argument of ``check()`` and ``index()``: a place, or a pipe of found cases.
-
-    ``data`` is a place, a glob of case folders, or a pattern without a folder.
-    """
-    from ...datapipes.iter import list_cases
-
-    is_pattern = _is_pattern(data) and not os.path.exists(data)
-    if not (patterns or is_pattern):
-        if optional:
-            event = f"--optional needs patterns: {optional[0]} is the key of none."
-            raise UsageError(event, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
-        refuse_denied(data)
-        return data
-    texts = [data, *patterns] if is_pattern else patterns
-    by_key: dict[str, Any] = dict(text.partition("=")[::2] for text in texts)
-    for key, pattern in by_key.items():
-        if not (key and pattern):
-            msg = f"{key or pattern!r} is no KEY=PATTERN."
-            do = 'Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".'
-            raise UsageError(msg, do=do)
-    for key in optional:
-        if key not in by_key:
-            near = closest(key, by_key, 0.5)
-            do = f"did you mean --optional {near[0]}?" if near else "Name one of them."
-            raise UsageError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
-    folder = None if is_pattern else data
-    try:
-        return list_cases(folder, optional=optional, storage_options=storage_options, **by_key)
-    except ValueError as error:
-        raise SampleError(str(error), do='Write image="imagesTr/*_0000.nii.gz".') from error
-
-
 @contextmanager
-def wrong_use(*kinds: type[VoxpipeError], text: str = "") -> Iterator[None]:
-    """Raise errors of some kinds, whose message has a text, as ``UsageError``."""
+def wrong_use(*kinds: type[VoxpipeError]) -> Iterator[None]:
+    """Raise errors of some kinds as ``UsageError``."""
     try:
         yield
     except kinds as error:
-        if text not in error.message:
-            raise
         raise UsageError(error.message, do=error.do) from error
 
 
@@ -248,35 +209,12 @@ def object_of(text: str, cure: str = _OBJECT_CURE) -> Any:
     raise UsageError(f"{text} is of type {type(thing).__name__}.", do=cure)
 
 
-def volume_of_planes(text: str, reader: Mapping[str, Any], store: Mapping[str, Any]) -> Any:
-    """Return the one volume of a pattern with ``{z}``, or of a folder of planes; else None.
-
-    A folder with missing planes is a volume, too, which raises its error when it is opened.
-    """
-    from ...volumes import Volume
-
-    volume = Volume(text, storage_options=store, **reader)
-    if is_pattern(text) and is_url(text):
-        return volume
-    if is_pattern(text) and not os.path.exists(local_path(text)):
-        before = os.path.dirname(local_path(text).partition("{")[0])
-        folder = before or os.curdir  # with a stamp of its own, which a pattern has not
-        pattern = os.path.relpath(local_path(text), folder)
-        return Volume(folder, **{"pattern": pattern, **reader})
-    folder = "" if is_url(text) else local_path(text)
-    if not os.path.isdir(folder) or not _holds_planes_alone(folder):
-        return None
-    try:
-        _ = Volume(text, **{**reader, "allow_gaps": True}).header
-    except (VoxpipeError, OSError, ValueError):  # a folder of cases
-        return None
-    return volume
-
-
 def _holds_planes_alone(folder: str) -> bool:
     """Return whether a folder holds several TIFF files, and neither folders nor other volumes."""
     from ...volumes import is_volume
 
+    if not os.path.isdir(folder):
+        return False
     with os.scandir(folder) as entries:
         every = [entry for entry in entries if not entry.name.startswith(".")]
     planes = [entry for entry in every if entry.name.lower().endswith(SUFFIXES)]
@@ -284,52 +222,215 @@ def _holds_planes_alone(folder: str) -> bool:
     return len(planes) > 1 and not any(each.is_dir() or is_volume(each.path) for each in others)
 
 
-def open_target(text: str, arguments: argparse.Namespace) -> Any:
-    """Return the object that a target names; reads no header.
+class Target:
+    """The data that a text of the command line names, with the options of its command.
 
-    Parameters
-    ----------
-    text
-        A path, URL, glob, manifest or table, or ``module:NAME``.
-    arguments
-        With the options of :func:`add_target`.
-
-    Returns
-    -------
-    object
-        A ``Volume`` for one file. A pipe of cases, not opened yet, for a folder, glob, manifest,
-        table or patterns. For ``module:NAME`` the object itself: a volume, a pipe, a loader or a
-        list of cases.
-
-    Raises
-    ------
-    VolumeNotFound, SampleError
-        There is no such file, folder, module or name.
+    The text is a path, URL, glob, manifest or table, ``module:NAME``, or a pattern of volumes with
+    those in ``arguments.patterns``. Errors for ``module:NAME`` are those of :func:`object_of`.
     """
-    from ...diagnosing.check_data import pipe_of
-    from ...volumes import Volume, is_volume
 
-    if (thing := object_of(text)) is not None:
-        return thing
-    if text.lower().endswith(".py"):
-        msg = f"{text} is a file of Python, and no volume"
-        raise SampleError(msg, do=f"Name an object in it: {text}:pipe.")
-    store = store_options(arguments, text, *arguments.patterns)
-    cases = cases_of(text, arguments.patterns, store, arguments.optional)
-    if isinstance(cases, str):
-        planes = volume_of_planes(text, dict(arguments.reader), store)
-        if planes is not None:
-            return planes
-    is_file = isinstance(cases, str) and not is_url(text) and os.path.isfile(local_path(text))
-    is_list = text.lower().endswith(LISTS)
-    if isinstance(cases, str) and not is_list and (is_file or is_volume(text)):
-        return Volume(text, storage_options=store, **dict(arguments.reader))
-    try:
-        return pipe_of(cases, store)
-    except BadManifest:
-        if (pipe := _pipe_of_list(text, store)) is None:
-            raise
-        return pipe
+    def __init__(self, text: str, arguments: argparse.Namespace) -> None:
+        from ...dataloader2 import DataLoader2
+        from ...graph import is_pipe
+        from ...volumes import Volume
+
+        self.text, self.arguments = text, arguments
+        self.user_object = object_of(text)
+        """The object of ``module:NAME``; None for a place."""
+        self.is_chain = is_pipe(self.user_object) or isinstance(self.user_object, DataLoader2)
+        """Whether the user wrote a chain or loader, which opens its volumes by itself."""
+        is_opened = self.is_chain or isinstance(self.user_object, Volume)
+        arguments.not_ours = OF_CHAINS if self.is_chain else OF_PLACES if is_opened else ()
+
+    @property
+    def store(self) -> dict[str, Any]:
+        """The options of the store."""
+        return store_options(self.arguments, self.text, *self.arguments.patterns)
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The argument ``labels`` of the command, if it is given."""
+        return {} if self.arguments.labels is None else {"labels": self.arguments.labels}
+
+    @cached_property
+    def place(self) -> Any:
+        """Return a place as it is, or the pipe of the cases that patterns find."""
+        from ...datapipes.iter import list_cases
+
+        data, patterns = self.text, self.arguments.patterns
+        optional = self.arguments.optional
+        is_pattern = _is_pattern(data) and not os.path.exists(data)
+        if not (patterns or is_pattern):
+            if optional:
+                event = f"--optional needs patterns: {optional[0]} is the key of none."
+                raise UsageError(event, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
+            refuse_denied(data)
+            return data
+        texts = [data, *patterns] if is_pattern else patterns
+        by_key: dict[str, Any] = dict(text.partition("=")[::2] for text in texts)
+        for key, pattern in by_key.items():
+            if not (key and pattern):
+                msg = f"{key or pattern!r} is no KEY=PATTERN."
+                do = 'Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".'
+                raise UsageError(msg, do=do)
+        for key in set(optional) - by_key.keys():
+            near = closest(key, by_key, 0.5)
+            do = f"did you mean --optional {near[0]}?" if near else "Name one of them."
+            raise UsageError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
+        folder = None if is_pattern else data
+        try:
+            return list_cases(folder, optional=optional, storage_options=self.store, **by_key)
+        except ValueError as error:
+            raise SampleError(str(error), do='Write image="imagesTr/*_0000.nii.gz".') from error
+
+    @cached_property
+    def planes(self) -> Any:
+        """Return the one volume of a pattern with ``{z}``, or of a folder of planes; else None.
+
+        A folder with missing planes is a volume, too, which raises its error when it is opened.
+        """
+        from ...volumes import Volume
+
+        text, reader = self.text, dict(self.arguments.reader)
+        if not isinstance(self.place, str):
+            return None
+        volume = Volume(text, storage_options=self.store, **reader)
+        if is_pattern(text) and is_url(text):
+            return volume
+        if is_pattern(text) and not os.path.exists(local_path(text)):
+            before = os.path.dirname(local_path(text).partition("{")[0])
+            folder = before or os.curdir  # with a stamp of its own, which a pattern has not
+            pattern = os.path.relpath(local_path(text), folder)
+            return Volume(folder, **{"pattern": pattern, **reader})
+        if is_url(text) or not _holds_planes_alone(local_path(text)):
+            return None
+        try:
+            _ = Volume(text, **{**reader, "allow_gaps": True}).header
+        except (VoxpipeError, OSError, ValueError):  # a folder of cases
+            return None
+        return volume
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a place is a manifest or a table of cases."""
+        return self.text.lower().endswith(LISTS)
+
+    @cached_property
+    def volume(self) -> Any:
+        """Return the volume of a place that is one; None for anything else."""
+        from ...volumes import Volume, is_volume
+
+        if self.user_object is not None or self.is_list or not isinstance(self.place, str):
+            return None
+        path = local_path(self.text)
+        is_file = not is_url(self.text) and os.path.lexists(path) and not os.path.isdir(path)
+        if self.planes is None and (is_file or is_volume(self.text)):
+            return Volume(self.text, storage_options=self.store, **dict(self.arguments.reader))
+        return self.planes
+
+    @cached_property
+    def thing(self) -> Any:
+        """Return the data; read no header.
+
+        A ``Volume`` for one file. A pipe of cases, not opened yet, for a folder, glob, manifest,
+        table or patterns. For ``module:NAME`` the object itself.
+        """
+        from ...diagnosing.check_data import pipe_of
+
+        text, store = self.text, self.store
+        if self.user_object is not None:
+            return self.user_object
+        if text.lower().endswith(".py"):
+            msg = f"{text} is a file of Python, and no volume"
+            raise SampleError(msg, do=f"Name an object in it: {text}:pipe.")
+        if self.volume is not None:
+            return self.volume
+        try:
+            return pipe_of(self.place, store)
+        except BadManifest:
+            if (pipe := _pipe_of_list(text, store)) is None:
+                raise
+            return pipe
+
+    @cached_property
+    def pipe(self) -> Any:
+        """Return the pipe of a chain or loader, or of the cases."""
+        from ...diagnosing.check_data import pipe_of
+        from ...volumes import Volume
+
+        pipe = getattr(self.thing, "datapipe", self.thing)
+        return pipe_of([{"image": pipe}] if isinstance(pipe, Volume) else pipe, self.store)
+
+    @property
+    def opener(self) -> Any:
+        """The pipe of a chain that opens its volumes; None if it has none."""
+        from ...graph import traits_of, walk
+
+        return next((each for each in walk(self.pipe) if traits_of(each).opens), None)
+
+    @property
+    def chain(self) -> Any:
+        """The pipe, after which volumes are open."""
+        return self.pipe if self.opener is not None else self.with_volumes(self.pipe)
+
+    def with_volumes(self, pipe: Any) -> Any:
+        """Return a pipe of the cases with their volumes open."""
+        from ...volumes import Volume
+
+        is_volume = isinstance(self.thing, Volume)  # its options are those of the command already
+        options = (
+            {} if is_volume else {"storage_options": self.store, **dict(self.arguments.reader)}
+        )
+        return pipe.open_volume(**self.labels, **options)
+
+    @contextmanager
+    def loader(self) -> Iterator[Any]:
+        """Yield the loader, with seed 0 unless it is of the user; shut it down after."""
+        from ...dataloader2 import DataLoader2
+
+        loader = self.thing
+        if not isinstance(loader, DataLoader2):
+            loader = DataLoader2(self.pipe if self.is_chain else self.chain, seed=0)
+        with loader:
+            yield loader
+
+    def volumes(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield case, key and ``Volume`` of everything; reads no header.
+
+        A chain or loader is read up to its ``open_volume()``. The case of one volume is empty.
+        """
+        from ...volumes import Volume
+
+        if isinstance(self.thing, Volume):
+            yield "", "", self.thing
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LikelyLabel)
+            for sample in self.opener or self.chain:
+                for key, value in sample.items():
+                    volume = value if isinstance(value, Volume) else getattr(value, "volume", None)
+                    if isinstance(volume, Volume):
+                        yield sample.case, key, volume
+
+    def report(self, run: Any, *places: str | None, **own: Any) -> Any:
+        """Return the report of ``check()`` or ``index()``, in words of the command."""
+        options, reader = self.arguments, dict(self.arguments.reader)
+        store = store_options(options, self.text, *options.patterns, *filter(None, places))
+        if self.user_object is not None:
+            cases = self.opener or self.pipe
+        elif self.planes is not None:
+            cases, reader = [{"case": _name_of_planes(self.text), "image": self.planes}], {}
+        else:
+            cases = self.place
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
+            report = run(cases, *places, storage_options=store, **own, **self.labels, **reader)
+        return replace(report, findings=tuple(findings_in_options(options, report.findings)))
+
+
+def open_target(text: str, arguments: argparse.Namespace) -> Any:
+    """Return ``Target(text, arguments).thing``, the data that a target names."""
+    return Target(text, arguments).thing
 
 
 def _pipe_of_list(place: str, store: dict[str, Any]) -> Any:
@@ -344,112 +445,9 @@ def _pipe_of_list(place: str, store: dict[str, Any]) -> Any:
     return from_decathlon(place, storage_options=store) if is_list else None
 
 
-@contextmanager
-def open_chain(text: str, arguments: argparse.Namespace) -> Iterator[Any]:
-    """Yield the loader of a target, with seed 0 if it is a pipe or a place; shut it down after.
-
-    A place becomes a chain that opens its volumes.
-
-    Raises
-    ------
-    UsageError
-        ``module:NAME`` is none of these.
-    """
-    from ...dataloader2 import DataLoader2
-    from ...diagnosing.check_data import pipe_of
-    from ...graph import is_pipe
-    from ...volumes import Volume
-
-    target = open_target(text, arguments)
-    if isinstance(target, Volume):  # its options are those of the command already
-        target = DataLoader2(_opening_one(target, arguments), seed=0)
-    if not isinstance(target, DataLoader2):
-        is_chain = is_name_of_object(text) and is_pipe(target)
-        pipe = pipe_of(target, None)
-        target = DataLoader2(pipe if is_chain else opening(pipe, arguments), seed=0)
-    with target as loader:
-        yield loader
-
-
-def _opening_one(volume: Any, arguments: argparse.Namespace) -> Any:
-    from ...diagnosing.check_data import pipe_of
-
-    own = {} if arguments.labels is None else {"labels": arguments.labels}
-    return pipe_of([{"image": volume}], None).open_volume(**own)
-
-
-def opening(pipe: Any, arguments: argparse.Namespace) -> Any:
-    """Return a pipe of cases with its volumes open."""
-    store = store_options(arguments, arguments.target, *arguments.patterns)
-    own = {} if arguments.labels is None else {"labels": arguments.labels}
-    return pipe.open_volume(storage_options=store, **own, **dict(arguments.reader))
-
-
-def volumes_in(target: Any, arguments: argparse.Namespace) -> Iterator[tuple[str, str, Any]]:
-    """Yield case, key and ``Volume`` of everything in a target; reads no header.
-
-    A chain or loader is read up to its ``open_volume()``. The case of a single volume is empty.
-    """
-    from ...dataloader2 import DataLoader2
-    from ...diagnosing.check_data import pipe_of
-    from ...graph import traits_of, walk
-    from ...volumes import Volume
-
-    if isinstance(target, Volume):
-        yield "", "", target
-        return
-    store = store_options(arguments, arguments.target, *arguments.patterns)
-    pipe = pipe_of(target.datapipe if isinstance(target, DataLoader2) else target, store)
-    source = next((each for each in walk(pipe) if traits_of(each).opens), None)
-    if source is None:
-        source = opening(pipe, arguments)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LikelyLabel)
-        for sample in source:
-            for key, value in sample.items():
-                volume = value if isinstance(value, Volume) else getattr(value, "volume", None)
-                if isinstance(volume, Volume):
-                    yield sample.case, key, volume
-
-
-def report_of(
-    run: Any, options: argparse.Namespace, data: str, *places: str | None, **own: Any
-) -> Any:
-    """Run a function over volumes with the common options of two commands."""
-    cases = _cases_of_object(data)
-    store = store_options(options, data, *options.patterns, *filter(None, places))
-    if cases is None:
-        cases = cases_of(data, options.patterns, store, options.optional)
-    reader = dict(options.reader)
-    if isinstance(cases, str):
-        planes = volume_of_planes(data, reader, store)
-        if planes is not None:
-            cases, reader = [{"case": _name_of_planes(data), "image": planes}], {}
-    own |= {} if options.labels is None else {"labels": options.labels}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
-        report = run(cases, *places, storage_options=store, **own, **reader)
-    return replace(report, findings=tuple(findings_in_options(options, report.findings)))
-
-
 def _name_of_planes(text: str) -> str:
     place = public_name(text).rstrip("/")
     return os.path.basename(os.path.dirname(place) if is_pattern(place) else place) or "planes"
-
-
-def _cases_of_object(text: str) -> Any:
-    """Return the cases of ``module:NAME``, up to its ``open_volume()``; None of a place."""
-    from ...dataloader2 import DataLoader2
-    from ...graph import is_pipe, traits_of, walk
-    from ...volumes import Volume
-
-    thing = object_of(text)
-    if isinstance(thing, Volume):
-        return [{"image": thing}]
-    pipe = thing.datapipe if isinstance(thing, DataLoader2) else thing
-    if not is_pipe(pipe):
-        return thing
-    return next((each for each in walk(pipe) if traits_of(each).opens), pipe)
 
 
 def remark_likely_labels(report: Any) -> None:

@@ -1,6 +1,7 @@
 """Predictions of several time points in one OME-Zarr group, with an axis of time.
 
 Each time point is predicted into a group of its own. The last step copies these shard by shard.
+It stays next to its only user, ``from_ome()``: the engine would need an entry point for it.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...core import META, Sample
+from ...core.errors import is_of_user
 from ...core.sample import to_jsonable
 from ...core.suggest import few_names
 from ...datapipes import DataPipe
@@ -17,15 +18,15 @@ from ...graph import Pipe, chain_code
 from ...spatial import LazyPatch
 from ...spatial.lazy.patch_facts import channel_names
 from ...spatial.lazy.patch_report import asks_voxels, describe_patch, sources_of
+from ...spatial.ops.axis_op import orientation_of
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import coarser_levels, has_statistics
+from ...volumes.scheme import size_text
 from .planes import (
     LOCAL_BYTES,
     axis_names,
-    bytes_text,
     has_directions,
     is_remote,
-    orientation,
     unit_of,
 )
 
@@ -86,9 +87,9 @@ def _facts_of_header(volume: Volume) -> Iterator[tuple[str, str]]:
     yield "spacing", texts.get(unit, volume.lengths)
     if has_directions(affine) and unit == "mm":
         origin = ", ".join(f"{v:.4g}" for v in affine[:3, 3])
-        yield "axes", f"{orientation(affine)}, first voxel at {origin} mm"
+        yield "axes", f"{orientation_of(affine)}, first voxel at {origin} mm"
     size = math.prod(header.shape) * header.disk_dtype.itemsize
-    yield "voxels", f"{bytes_text(size)} without compression"
+    yield "voxels", f"{size_text(size)} without compression"
 
 
 def _facts_of_place(volume: Volume) -> Iterator[tuple[str, str]]:
@@ -171,13 +172,14 @@ def draws_of(draws: Mapping[str, Any], in_plane: Collection[str] = ()) -> list[t
 
 
 def streams_in_plane(patch: LazyPatch) -> set[str]:
-    """Return the names of the spatial pipes of a patch that act on 2-D data."""
+    """Return the names of our spatial pipes of a patch that act on 2-D data."""
     names: set[str] = set()
     for source in sources_of(patch):
         plan, draws = source.pending.first_plan, source.pending.draws
         for step in source.pending.steps:
             plan = step.apply(plan, draws[step.stream_name])
-            names |= {step.stream_name} if plan.is_flat else set()
+            if plan.is_flat and not is_of_user(type(step.op)):  # whose draws are not known
+                names.add(step.stream_name)
     return names
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...core import Sample
 from ...core.errors import MissingDependency
+from ...core.progress import in_notebook
 from ...core.redact import escape_controls
 from ...core.validate import validate_int
 from ...graph import Pipe, is_pipe
@@ -54,14 +55,9 @@ def new_figure(width: float, height: float) -> Any:
     """Return an empty figure; outside notebooks and files, one that ``plt.show()`` opens."""
     how: dict[str, Any] = {"figsize": (width, height), "layout": "constrained"}
     kind = matplotlib_figure()
-    if "matplotlib.pyplot" in sys.modules and not _in_notebook():
+    if "matplotlib.pyplot" in sys.modules and not in_notebook():
         return sys.modules["matplotlib.pyplot"].figure(FigureClass=kind, **how)
     return kind(**how)
-
-
-def _in_notebook() -> bool:
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
 
 
 def show(

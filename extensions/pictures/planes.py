@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from ...core import Affine, Region
 from ...core.grid import PLAIN, XYZ, numbers_of_axes
+from ...spatial.ops import axis_op
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import at_level, coarser_levels
 from ...volumes.formats.chunked_backend import PIXEL
+from ...volumes.scheme import size_text
 
 REPR_SIDE = 256
 """Voxels along the longest side of the level that a notebook's table shows."""
@@ -34,7 +36,7 @@ class TooManyBytes(Exception):
     """The planes of a volume need more bytes than a table may read."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"the planes need {bytes_text(size)}")
+        super().__init__(f"the planes need {size_text(size)}")
         self.size = size
 
 
@@ -80,19 +82,6 @@ class Plane:
         return f"{self.view.name}, {name}" if self.view.name else name
 
 
-def bytes_text(size: float) -> str:
-    """Return a number of bytes in a readable unit.
-
-    Examples
-    --------
-    >>> bytes_text(2_500_000)
-    '2.5 MB'
-    """
-    units = ("B", "kB", "MB", "GB", "TB")
-    power = min(len(units) - 1, int(math.log10(max(size, 1)) // 3))
-    return f"{size / 1000**power:.3g} {units[power]}"
-
-
 def length_text(length: float) -> str:
     """Return a length in millimetres in a readable unit.
 
@@ -116,20 +105,19 @@ def views_of(
     across and y is down; ``axes`` are the names of the axes in their order. Voxels are arranged as
     if their affine was ``like``, so that a flip is seen; the letters are those of their own affine.
     """
-    own = affine[:3, :3] / np.maximum(np.linalg.norm(affine[:3, :3], axis=0), 1e-30)
-    steps = own if like is None else like[:3, :3] / np.linalg.norm(like[:3, :3], axis=0)
-    world = _closest_axes(steps) if directions else list(numbers_of_axes(axes))
     names = axis_names(axes)
+    own = axis_op.directions(affine) if directions else []
+    order = own if like is None or not directions else axis_op.directions(like)
+    world = [axis for axis, _ in order] or numbers_of_axes(axes)
     views = []
     for axis in sorted(range(3), key=world.__getitem__):
         across, down = sorted((a for a in range(3) if a != axis), key=world.__getitem__)
         if not directions:
             name, letters, flips = "", ("", "", "", ""), (False, False)
         else:
-            name = _NAMES[world[axis]]
-            flips = (bool(steps[world[down], down] > 0), bool(steps[world[across], across] < 0))
-            right, top = own[:, across] * (-1) ** flips[1], own[:, down] * -((-1) ** flips[0])
-            letters = (_letter(-right), _letter(right), _letter(-top), _letter(top))
+            name, flips = _NAMES[world[axis]], (order[down][1] > 0, order[across][1] < 0)
+            top, bottom = _sides(*own[down], is_flipped=flips[0])
+            letters = (*_sides(*own[across], is_flipped=flips[1]), bottom, top)
         views.append(View(axis, across, down, flips, name, letters, names[axis]))
     return views[0], views[1], views[2]
 
@@ -140,20 +128,10 @@ def axis_names(axes: str) -> str:
     return "".join(names[number] for number in numbers_of_axes(axes))
 
 
-def _letter(direction: NDArray[np.float64]) -> str:
-    axis = int(np.abs(direction).argmax())
-    return _LETTERS[axis][int(direction[axis] > 0)]
-
-
-def _closest_axes(steps: NDArray[np.float64]) -> list[int]:
-    """Return the world axis that each voxel axis is closest to, each once."""
-    world, rest = [-1, -1, -1], np.abs(steps)
-    for _ in range(3):
-        row, column = np.unravel_index(rest.argmax(), rest.shape)
-        world[int(column)] = int(row)
-        rest = rest.copy()
-        rest[row], rest[:, column] = -1, -1
-    return world
+def _sides(world: int, sign: int, *, is_flipped: bool) -> tuple[str, str]:
+    """Return the letters at the first and at the last voxel of an axis, as it is shown."""
+    first, last = _LETTERS[world]
+    return (first, last) if (sign > 0) != is_flipped else (last, first)
 
 
 def has_directions(affine: Affine) -> bool:
@@ -178,19 +156,6 @@ def unit_of(volume: Volume) -> str:
         return PIXEL
     is_given = volume.has_given_affine or bool(volume.lengths) or is_placed(volume.affine)
     return "mm" if is_given else "voxels"
-
-
-def orientation(affine: Affine) -> str:
-    """Return the letters of the directions of the axes, such as ``"RAS"``.
-
-    Examples
-    --------
-    >>> orientation(np.diag([-1.0, -1, 2, 1]))
-    'LPS'
-    """
-    steps = affine[:3, :3]
-    closest = _closest_axes(steps / np.maximum(np.linalg.norm(steps, axis=0), 1e-30))
-    return "".join(_LETTERS[w][int(steps[w, a] > 0)] for a, w in enumerate(closest))
 
 
 def planes_of_array(

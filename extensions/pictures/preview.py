@@ -19,7 +19,7 @@ from ...graph import Pipe, parents_of, walk
 from ...spatial import LazyPatch
 from ...spatial.lazy.patch_report import sources_of
 from ...spatial.lazy.patch_steps import replay_draws
-from ...spatial.placing.patch import PatchOp
+from ...spatial.ops.op import places
 from .figures import draw_layer, new_figure, with_drawable_texts, write_draws
 from .html import box, row, scene_html, table
 from .pixels import window_of
@@ -29,7 +29,6 @@ from .scenes import Layer, Look, Scene, scenes_of
 _WIDTH = 1.9  # inches of a plane
 _TEXT_WIDTH = 3.2
 _SIDE = 180  # pixels of a plane on a page
-_PLACING = ("crop", "pad")  # in names of ops that place a patch, and change no voxel
 
 
 @dataclass(frozen=True)
@@ -148,9 +147,7 @@ def _augmenting(patch: LazyPatch) -> Iterator[str]:
     """Yield the names of the drawn steps of a patch that place nothing."""
     for one in (part for leaf in patch.leaves for part in sources_of(leaf)):
         for step in one.pending.steps:
-            name = getattr(step.op, "name", "")
-            places = isinstance(step.op, PatchOp) or any(word in name for word in _PLACING)
-            if not places and step.is_drawn():
+            if step.is_drawn() and not places(step.op):
                 yield step.stream_name
         yield from (step.stream_name for step in one.values if step.is_drawn)
     yield from (step.stream_name for step in patch.values if step.is_drawn)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from ...core import Region, Sample
 from ...core.errors import MissingDependency
 from ...core.grid import numbers_of_axes
+from ...core.progress import in_notebook
 from ...core.validate import MILLIMETRES, plain_unit
 from ...spatial import LazyPatch
 from ...spatial.lazy.patch_facts import channel_names
@@ -292,8 +292,7 @@ def view(*volumes: Any, **options: Any) -> Any:
         A thing is no volume.
     """
     every = [one for thing in volumes for one in _volumes_of(thing)]
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if hasattr(shell, "kernel"):
+    if in_notebook():
         try:
             import ipyniivue  # noqa: F401  whether it is installed
         except ImportError:

@@ -16,10 +16,10 @@ from typing import Any, TextIO
 from weakref import WeakKeyDictionary
 
 from ...core.memory import resident_bytes
-from ...core.progress import DRAWING
+from ...core.progress import DRAWING, in_notebook
 from ...core.validate import is_number
+from ...volumes.scheme import size_text
 from .html import box, table
-from .planes import bytes_text
 
 EVERY_SECONDS = 1.0
 """Time between two tables on a terminal or in a notebook."""
@@ -127,8 +127,7 @@ def limit_of(loader: Any, share: float) -> str:
         return "your step: the loader keeps up"
     if share < _MOSTLY:
         return f"your step; waiting for the loader adds {share / (1 - share):.0%}"
-    diagnosis = getattr(loader, "_measurement", None)
-    if limit := getattr(diagnosis, "limit", ""):
+    if limit := getattr(loader.measurement, "limit", ""):
         return f"the loader, {limit} of it"
     pipes = loader.stats().pipes
     if pipes:
@@ -273,14 +272,14 @@ class Watch:
         errors = {k.rpartition("/")[2]: v for k, v in figures.items() if k.count("/") == 2}
         failures = ", ".join(f"{count:g} {name}" for name, count in errors.items()) or "none"
         own, others = memory_bytes()
-        workers = f", {bytes_text(others)} in workers" if others else ""
+        workers = f", {size_text(others)} in workers" if others else ""
         return [
             ("progress", progress),
             ("rate", f"{rate:.3g} batches/s"),
             ("waiting", f"{share:.0%} of the time{longest}{step_text}"),
             ("limit", limit),
             ("failures", failures),
-            ("memory", f"{bytes_text(own)} here{workers}"),
+            ("memory", f"{size_text(own)} here{workers}"),
         ]
 
     def __str__(self) -> str:
@@ -344,8 +343,7 @@ class _Notebook(_Screen):
 
 def _screen() -> _Screen | None:
     """Return where tables are shown: a notebook, a terminal, or a log file; None without stderr."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if hasattr(shell, "kernel"):
+    if in_notebook():
         return _Notebook()
     if sys.stderr is None:
         return None

@@ -32,7 +32,7 @@ from ...graph import (
 )
 from ...graph.fingerprint import stable_text
 from ...storage.content import behaviour_digest, content_key
-from ...storage.disk_cache import cache_budget, cache_directory
+from ...storage.disk_cache import cache_budget, results_folder
 from ...storage.location import Secrets, absolute_place, public_name
 from .item_codec import decode, encode, key_of
 from .item_stores import REDIS, open_store
@@ -107,7 +107,7 @@ class ItemCache(SameLength, form="cache_items"):
     ) -> None:
         pipes = _pipes_to_keep(parent)
         super().__init__(parents_of(pipes[0])[0] if pipes else parent)
-        place = os.fspath(store or cache_directory() / "items")
+        place = os.fspath(store or results_folder("items"))
         self.store = place if place.startswith(REDIS) else absolute_place(place)
         with locate_errors(self):
             if not pipes:

@@ -157,7 +157,7 @@ class TransformChain:
         what = "numbers of pixels" if unit else "unknown: the file has no size of voxels"
         if unit or np.array_equal(first.affine, np.eye(4)):
             msg = f"{op.name} has lengths in {op.unit}; those of {first.name} are {what}"
-            do = "Pass affine= to open_volume() to give the voxels a size, or leave unit= out."
+            do = "Pass {affine=} to open_volume() to give the voxels a size, or leave unit= out."
             raise SampleError(msg, do=do)
 
     @cached_property
@@ -239,10 +239,10 @@ def _give_place(first: str, key: str, volumes: Mapping[str, Any]) -> str:
     """Return the cure where one of two volumes, by key, has no place."""
     if _place_of(volumes[key]) == _MILLIMETRES:
         first, key = key, first
-    matrix = f"open_volume(affine={{{key!r}: matrix}}); np.eye(4) if it is so."
+    matrix = f"{{open_volume(affine={{{key!r}: matrix}})}}; np.eye(4) if it is so."
     if volumes[first].grid.shape != volumes[key].grid.shape:
         return f"Say where the voxels of {key!r} lie: {matrix}"
-    same = f"open_volume(affine={{{key!r}: {first!r}}})"
+    same = f"{{open_volume(affine={{{key!r}: {first!r}}})}}"
     return f"Give {key!r} the place of {first!r}: {same}. Or give it another: {matrix}"
 
 
@@ -250,7 +250,7 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
     """Return the error of two volumes, by key, that are ``distance`` voxels apart."""
     one, other = volumes[first], volumes[key]
     grid, its = one.grid, other.grid
-    affine = f"open_volume(affine={{{key!r}: matrix}})"
+    affine = f"{{open_volume(affine={{{key!r}: matrix}})}}"
     # Resampling needs a stated place of both.
     differ = _differ_in_place(one, other)
     is_stated = not any(np.array_equal(each.affine, np.eye(4)) for each in (grid, its))
@@ -277,5 +277,5 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
             do = f"Store one of them in the axes of the other, or open_volume(keys=[{first!r}])."
             if plain is not None:
                 letters = letters_of(volumes[plain])
-                do = f"Name the axes of its array: open_volume(axes={{{plain!r}: {letters!r}}})."
+                do = f"Name the axes of it: {{open_volume(axes={{{plain!r}: {letters!r}}})}}."
     return GridMismatch(f"{first!r} and {key!r} {how}: {one.name} and {other.name}", do=do)

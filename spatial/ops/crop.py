@@ -46,6 +46,7 @@ class _Cropping(FieldChecks):
     """Shared behaviour of ops that cut voxels off."""
 
     lattice: ClassVar[bool] = True
+    places: ClassVar[bool] = True
     checks: ClassVar[Any] = {"hard": as_flag}
 
 
@@ -344,6 +345,7 @@ class _Padding(FieldChecks):
     """Shared behaviour of ops that add voxels."""
 
     lattice: ClassVar[bool] = True
+    places: ClassVar[bool] = True
     sides: Sides
     side: Side
     checks: ClassVar[Any] = {"sides": _as_sides, "side": _as_side}

@@ -182,6 +182,7 @@ class NeedingOp(FieldChecks):
 
     name: ClassVar[str]
     lattice: ClassVar[bool] = True
+    places: ClassVar[bool] = True
     hard: bool
     fallback: Otherwise
     checks: ClassVar[Any] = {

@@ -60,6 +60,11 @@ def displaces(op: SpatialOp) -> bool:
     return bool(getattr(op, "displaces", False))
 
 
+def places(op: SpatialOp) -> bool:
+    """Whether an op chooses the place of a patch, as a crop or a pad, by its ``places``."""
+    return bool(getattr(getattr(op, "op", op), "places", False))
+
+
 def is_hard(op: SpatialOp) -> bool:
     """Whether an op may cut hard, so that the voxels outside are gone."""
     inner = getattr(op, "op", op)  # an answered op wraps its crop

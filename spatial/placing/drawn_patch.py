@@ -390,6 +390,7 @@ class MaskedRegion:
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
+    places: ClassVar[bool] = True
     looks_at_stored: ClassVar[bool] = True
     then = same_as("region.then")
 

@@ -47,6 +47,7 @@ class PatchOp(FieldChecks):
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
+    places: ClassVar[bool] = True
     size: Any
     origin: CallSite | None
     allow_smaller: bool = False
@@ -62,7 +63,7 @@ class PatchOp(FieldChecks):
             axes, line = ", ".join(map(str, larger)), f"\n  at {self.origin}" * bool(self.origin)
             text = (
                 f"a volume is smaller than the patch {tuple(params['size'])} on axis {axes}; it is "
-                "centred, and the rest follows the padding rule. Choose a smaller patch to avoid "
+                "centred, and the rest follows the padding rule. Give a smaller {patch} to avoid "
                 f"that.{line}"
             )
             warn(text, PatchLargerThanVolume, self.origin)
@@ -233,6 +234,7 @@ class UniformRegion(FieldChecks):
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
+    places: ClassVar[bool] = True
     checks: ClassVar[Any] = {
         "region": partial(as_triple, low=1),
         "size": patch_size,

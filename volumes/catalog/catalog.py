@@ -23,7 +23,7 @@ from ...core.redact import escape_controls, public_text, used_name
 from ...core.sample import parse_json
 from ...core.validate import count_text
 from ...storage.content import content_key, documents_token
-from ...storage.disk_cache import NO_LINK, cache_directory
+from ...storage.disk_cache import NO_LINK, results_folder
 from ...storage.location import absolute_place, is_url
 from ...storage.read_ahead import SmallObjectCache
 from ..backend import Backend
@@ -81,9 +81,9 @@ class Finding:
         kind = type(error).__name__
         reason = public_text(str(error))
         if isinstance(error, VoxpipeError):
-            stop = "" if error.message.endswith(".") or not error.do else "."
-            reason = f"{error.message}{stop} {error.do}"
-        return replace(self, error=kind, reason=reason.strip() or kind)
+            stop = ". " if not error.message.endswith(".") else " "
+            reason = error.message + stop + error.do if error.do else error.message
+        return replace(self, error=kind, reason=reason or kind)
 
     def __str__(self) -> str:
         reason = " ".join(self.reason.split()) if self.is_bad else "sound"
@@ -256,7 +256,7 @@ class PartialIndex:
     def __init__(self, destination: str | os.PathLike[str]) -> None:
         place = os.fspath(destination)
         if is_url(place):
-            folder = cache_directory() / "index"
+            folder = results_folder("index")
             folder.mkdir(parents=True, exist_ok=True)
             self.path = str(folder / f"{content_key(used_name(place), ())}.partial")
         else:

@@ -23,7 +23,7 @@ from ...core.histogram import Distribution, Histogram, Moments
 from ...core.lru_cache import MAX_WEIGHT, LRUCache
 from ...core.sample import parse_json
 from ...storage.content import content_key, content_key_now, version_key
-from ...storage.disk_cache import cache_directory, get_or_make, load_entry
+from ...storage.disk_cache import get_or_make, load_entry, results_folder
 from ..axis_map import AxisMap
 from ..source import LocatedSource
 from ..volume import Volume
@@ -90,7 +90,8 @@ class PassCache(Generic[T]):
         if not all(contents):
             return None
         stem = content_key("-".join(contents), how) if how else "-".join(contents)
-        return cache_directory() / self._place.format(stem)
+        kind, _, name = self._place.partition("/")
+        return results_folder(kind) / name.format(stem)
 
 
 def slabs(shape: tuple[int, int, int], unit: tuple[int, int, int], most: int) -> Iterator[Region]:

@@ -24,6 +24,7 @@ from ...core.errors import (
     MissingDependency,
     SampleError,
     TruncatedVolume,
+    UnknownName,
     VolumeChanged,
     VolumeError,
     VolumeNotFound,
@@ -429,14 +430,15 @@ class Format:
         return place.lower().endswith(self.suffixes)
 
     def backend(self, request: BackendRequest) -> Any:
-        """Return the backend of a request; ``SampleError``, a ``TypeError``, for other options."""
+        """Return the backend of a request; ``UnknownName``, a ``TypeError``, for other options."""
         name = public_name(str(request.source or request.path or request.uri or ""))
         options = request.reader_kwargs
         unknown = [key for key in options if key not in self.options]
         if unknown:
             have = ", ".join(self.options) or "none"
             msg = f"{name} was opened with unknown option {unknown[0]!r}; its format has: {have}"
-            raise SampleError(msg, do=f"Leave {unknown[0]}= out, or write one that the format has.")
+            do = f"Leave {{{unknown[0]}=}} out, or write one that the format has."
+            raise UnknownName(msg, do=do)
         if self.matches is not None:
             return self.open(request, name, **options)
         if request.path is None:

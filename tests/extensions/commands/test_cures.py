@@ -1,50 +1,132 @@
 """Errors in words of the command line, and options that no format has."""
 
+import ast
 import json
+import pickle
+import re
 import sys
 
 import numpy as np
 import pytest
+from checkout import ROOT, package_dir
 
 from voxpipe.__main__ import main, parser
-from voxpipe.extensions.commands.cures import in_options
+from voxpipe.core.cures import Argument, Cure, cure
+from voxpipe.core.errors import BadHeader
+from voxpipe.extensions.commands.cures import in_options, reader_options
 from voxpipe.volumes import close_volumes
 
+MATRIX = "[[x, 0, 0, 0], [0, y, 0, 0], [0, 0, z, 0], [0, 0, 0, 1]]"
 PLACE, OBJECT = "predict m.pt a.nii", "predict m.pt train.py:pipe"
 
 
 @pytest.mark.parametrize(
-    ("line", "cure", "own"),
+    ("line", "text", "own"),
     [
-        (PLACE, "Give another place, or overwrite=True.", "Give another place, or --overwrite."),
-        (PLACE, 'Give output="sigmoid".', "Give --result sigmoid."),
-        (PLACE, "Give batch_size=2 or num_workers=0.", "Give --batch 2 or --workers 0."),
-        (PLACE, "Pass allow_gaps=True to go on.", "Pass --reader allow_gaps=true to go on."),
-        (PLACE, "Leave time= out.", "Leave --reader time= out."),
-        (PLACE, "Write where={'EchoTime': 5.0}.", "Write --reader 'where={\"EchoTime\": 5.0}'."),
-        (PLACE, 'Name them, open_volume(axes="zyx").', "Name them, --reader axes=zyx."),
-        (PLACE, "Check the storage_options.", "Check the --storage-options."),
+        (PLACE, "Give another place, or {overwrite=True}.", "Give another place, or --overwrite."),
+        (PLACE, 'Give {output="sigmoid"}.', "Give --result sigmoid."),
+        (PLACE, "Give {batch_size=2} or {num_workers=0}.", "Give --batch 2 or --workers 0."),
+        (PLACE, "Pass {allow_gaps=True} to go on.", "Pass --reader allow_gaps=true to go on."),
+        (PLACE, "Leave {time=} out.", "Leave --reader time= out."),
+        (PLACE, "Write {where={'EchoTime': 5.0}}.", "Write --reader 'where={\"EchoTime\": 5.0}'."),
+        (PLACE, 'Name them, {open_volume(axes="zyx")}.', "Name them, --reader axes=zyx."),
+        (PLACE, "Check the {storage_options}.", "Check the --storage-options."),
         (PLACE, "Write padding='constant' beside it.", "Write padding='constant' beside it."),
         (PLACE, 'from_manifest(..., follow="anywhere")', 'from_manifest(..., follow="anywhere")'),
-        (OBJECT, "Pass affine= or overwrite=True.", "Pass affine= or --overwrite."),
-        ("index a", "Leave statistics=True, or statistics=False.", None),
+        (OBJECT, "Pass {affine=} or {overwrite=True}.", "Pass affine= or --overwrite."),
+        ("index a", "Leave {statistics=True}.", "Leave statistics=True."),
+        ("index a", "Give {statistics=False}.", "Give --no-statistics."),
         (
             PLACE,
-            "Write optional=('lab',) or labels=('a', 'b c').",
+            "Write {optional=('lab',)} or {labels=('a', 'b c')}.",
             "Write --optional lab or --labels a 'b c'.",
         ),
-        ("check a", "voxels=True reads them.", "--voxels reads them."),
-        ("convert a b", "Give patch= or chunk=64.", "Give --patch or --chunk 64."),
+        ("check a", "{voxels=True} reads them.", "--voxels reads them."),
+        ("convert a b", "Give {patch=} or {chunk=64}.", "Give --patch or --chunk 64."),
+        ("bench a", "Give a smaller {patch}.", "Give a smaller --patch."),
+        (PLACE, "Pass {affine=numpy.diag([x, y, z, 1])}.", f"Pass --reader 'affine={MATRIX}'."),
     ],
 )
-def test_a_cure_names_options(line, cure, own):
+def test_a_cure_names_options(line, text, own):
     """Those of the command; arguments of a chain of the user stay as they are."""
     arguments, _ = parser().parse_known_args(line.split())
+    made = cure(text)
 
-    text = in_options(arguments, cure)
+    assert in_options(arguments, made) == own
+    assert in_options(arguments, pickle.loads(pickle.dumps(made))) == own
+    assert in_options(arguments, "First. " + made + " Last.") == f"First. {own} Last."
+    assert in_options(arguments, own) == own
+    assert str(BadHeader("It is bad", do=made)) == f"It is bad\n  {made}"
+    assert in_options(arguments, str(BadHeader("It is bad", do=made))).endswith(own)
 
-    assert text == (own or "Leave statistics=True, or --no-statistics.")
-    assert in_options(arguments, text) == text
+
+COMMANDS = ("bench", "check", "convert", "explain", "graph", "index", "info", "predict", "split")
+# Functions of which no command has the arguments: pipes, and functions for Python alone.
+OTHERS = ("extensions/bridges", "extensions/commands", "extensions/recipes", "extensions/torchdata")
+OTHERS += ("extensions/cluster", "extensions/microscopy/from_ome.py", "volumes/conversion/save.py")
+# Arguments of pipes that have the name of an option, or that are functions in Python.
+OF_PIPES = {"dtype", "shape", "offset", "label", "reader", "statistics", "timeout", "key", "files"}
+OF_PIPES |= {"destination", "axis_map", "channels", "io", "keys", "kind", "override", "policies"}
+
+
+def options_of_commands():
+    """Return the names of the arguments of Python for which commands have options."""
+    names = reader_options()
+    for command in COMMANDS:
+        rest = ["a", "b"] if command in ("convert", "predict") else ["a"]
+        for action in parser().parse_known_args([command, *rest])[0].actions:
+            names |= {action.dest} if action.option_strings else set()
+    return names - OF_PIPES
+
+
+def texts_of_cures(tree):
+    """Yield the strings of a module that are cures or warnings."""
+    for node in ast.walk(tree):
+        parts = []
+        if isinstance(node, ast.Call):
+            parts = [word.value for word in node.keywords if word.arg == "do"]
+            if getattr(node.func, "attr", getattr(node.func, "id", "")) == "warn":
+                parts += node.args
+        elif isinstance(node, (ast.Assign, ast.AugAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {one.id for target in targets for one in ast.walk(target) if hasattr(one, "id")}
+            parts = [node.value] if names & {"do", "text"} else []
+        for part in parts:
+            for one in ast.walk(part):
+                if isinstance(one, ast.JoinedStr):
+                    yield "".join(str(getattr(each, "value", "value")) for each in one.values)
+                elif isinstance(one, ast.Constant) and str(one.value).strip() != "optional=":
+                    yield str(one.value)
+
+
+MARK = re.compile(r"\{(?:\w+\()?\w+=(?:[^{}]|\{[^{}]*\})*\}?")
+CALL = re.compile(r"[\w.]+\((?:[^()]|\([^()]*\))*\)?")  # has the arguments of its own function
+
+
+def test_every_cure_names_arguments_as_data():
+    """Of each option of each command, so that the command can name its option instead."""
+    named = re.compile(rf"(?<![-.\w])({'|'.join(options_of_commands())})=")
+    found = []
+    for file in ROOT.rglob("*.py"):
+        place = file.relative_to(ROOT).as_posix()
+        if place.partition("/")[0] in package_dir().values() and not place.startswith(OTHERS):
+            for text in texts_of_cures(ast.parse(file.read_text(encoding="utf-8"))):
+                found += [(place, text)] if named.search(CALL.sub("", MARK.sub("", text))) else []
+
+    assert not found, "\n".join(map(str, found))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_named_in_place_of_its_argument(command):
+    """A flag with the value that it sets, any other option without one."""
+    line = [command, "a", "b"] if command in ("convert", "predict") else [command, "a"]
+    arguments, _ = parser().parse_known_args(line)
+    for action in arguments.actions:
+        if action.option_strings and action.dest not in ("help", "reader"):
+            value = action.const if action.nargs == 0 else None
+            text = Cure(Argument(action.dest, value, "the argument"))
+            flag = next(flag for flag in action.option_strings if flag.startswith("--"))
+            assert in_options(arguments, "Give " + text) == f"Give {flag}"
 
 
 @pytest.fixture

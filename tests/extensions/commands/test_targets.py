@@ -10,6 +10,8 @@ import pytest
 
 import voxpipe as vp
 import voxpipe.__main__ as program
+from voxpipe.extensions.commands.cache import _entries
+from voxpipe.storage.disk_cache import RESULTS, cache_directory, results_folder
 from voxpipe.volumes import close_volumes
 
 CHAIN = """
@@ -193,9 +195,10 @@ def test_a_broken_file_is_an_error_of_explain(told, tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
-def test_bench_names_its_option_for_small_volumes(told):
+@pytest.mark.parametrize("target", ["a.npy", "objects38.py:volume", "objects38.py:cases"])
+def test_bench_names_its_option_for_small_volumes(told, target):
     """No line of the command itself: its chain is none of the user."""
-    _, text = told("bench a.npy --patch 9 --seconds 0.05 --workers 0")
+    _, text = told(f"bench {target} --patch 9 --seconds 0.05 --workers 0")
 
     assert "Give a smaller --patch" in text
     assert "at .lazy_patch" not in text
@@ -219,3 +222,15 @@ def test_help_of_predict_names_every_suffix(told):
     _, text = told("predict --help")
 
     assert all(suffix in text for suffix in (".zarr", *SUFFIXES, *extensions("writers")))
+
+
+def test_every_result_in_the_cache_is_listed(tmp_path, monkeypatch):
+    """A keeper of results has a folder that the command knows."""
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path))
+    for kind in RESULTS:
+        results_folder(kind).mkdir(parents=True)
+        (results_folder(kind) / "entry").write_bytes(b"1234")
+
+    assert {entry.kind for entry in _entries(cache_directory())} == {*RESULTS}
+    with pytest.raises(ValueError, match="none of RESULTS"):
+        results_folder("thumbnails")

@@ -4,6 +4,8 @@ import base64
 import io
 import re
 import zlib
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,8 +16,10 @@ from PIL import Image
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.views import view
+from voxpipe.datapipes.spatial import SpatialPipe
 from voxpipe.extensions.commands import preview as command
 from voxpipe.extensions.pictures import pixels, planes
+from voxpipe.extensions.pictures.facts import patch_text
 from voxpipe.extensions.pictures.preview import pairs_of, without_augmentation
 
 AFFINE = np.diag([-1.5, -1.5, 3.0, 1.0])
@@ -360,3 +364,57 @@ def test_voxels_without_a_spacing_are_no_millimetres():
         assert text in str(volume)
         assert text in volume._repr_html_()
         assert f" {unit}\n" in str(sample["image"])
+
+
+@dataclass(frozen=True)
+class Corner:
+    """An op of another package, which draws a corner of the volume."""
+
+    size: int = 6
+    name: ClassVar[str] = "corner"
+    lattice: ClassVar[bool] = True
+    places: ClassVar[bool] = True
+
+    def draw(self, generator, plan):
+        return {
+            "start": [int(generator.integers(0, 2)) * max(0, n - self.size) for n in plan.shape]
+        }
+
+    def then(self, plan, params):
+        return plan.crop(params["start"], [min(self.size, n) for n in plan.shape])
+
+    def describe(self):
+        return "corner"
+
+
+@dataclass(frozen=True)
+class CropShuffle(Corner):
+    """An augmentation with the word for placing in its name."""
+
+    name: ClassVar[str] = "crop_shuffle"
+    places: ClassVar[bool] = False
+
+
+class CornerPipe(SpatialPipe, form="corner", op=Corner): ...
+
+
+class CropShufflePipe(SpatialPipe, form="crop_shuffle", op=CropShuffle): ...
+
+
+@pytest.mark.parametrize(("form", "is_place"), [("corner", True), ("crop_shuffle", False)])
+def test_ops_of_others_say_whether_they_place(form, is_place):
+    """Draws of a place stay before augmentation; the name of an op is no evidence."""
+    sample = next(iter(getattr(chain(), form)().flip(p=0.5)))
+    plain = without_augmentation(sample)["image"]
+
+    assert plain.draws["flip"] is None
+    assert plain.draws[form] == (sample["image"].draws[form] if is_place else None)
+
+
+def test_draws_of_ops_of_others_are_shown_as_they_are():
+    """In 2-D, too: only our own ops have a hidden third number."""
+    image = np.random.default_rng(0).random((8, 9)).astype("f4")
+    patch = next(iter(vp.from_cases([{"image": image}]).open_volume().corner()))["image"]
+
+    assert len(patch.draws["corner"]["start"]) == 3
+    assert f"start={tuple(patch.draws['corner']['start'])}" in patch_text(patch)

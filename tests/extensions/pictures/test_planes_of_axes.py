@@ -4,14 +4,16 @@ import io
 import itertools
 import re
 
+import nibabel
 import numpy as np
 import pytest
 
 import voxpipe as vp
 from voxpipe.core.views import view
-from voxpipe.extensions.pictures.planes import planes_of_array
+from voxpipe.extensions.pictures.planes import planes_of_array, views_of
 from voxpipe.extensions.pictures.preview import page_of_pairs, pairs_of
 from voxpipe.extensions.pictures.scenes import Look, scenes_of
+from voxpipe.spatial.ops.axis_op import orientation_of
 
 LOOK = Look(64)
 
@@ -181,3 +183,18 @@ def test_planes_of_a_volume_share_one_scale():
     spans = [axes.get_xlim()[1] - axes.get_xlim()[0] for axes in figure.axes]
     assert spans == [100.0, 5.0, 100.0]
     assert [len(axes.lines) > 0 for axes in figure.axes] == [True, True, False]
+
+
+def test_directions_of_sheared_axes_are_those_of_nibabel():
+    """In the letters of planes, and in the orientation of tables."""
+    random = np.random.default_rng(3)
+    for _ in range(60):
+        affine = np.eye(4)
+        affine[:3, :3] = random.normal(size=(3, 3))
+        codes = nibabel.aff2axcodes(affine)
+
+        assert orientation_of(affine) == "".join(codes)
+        for one in views_of(affine):
+            left, right, bottom, top = one.letters
+            assert codes[one.across] == (left if one.flips[1] else right)
+            assert codes[one.down] == (top if one.flips[0] else bottom)
