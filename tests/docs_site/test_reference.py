@@ -93,6 +93,18 @@ def test_every_command_and_option_is_described(stage):
         assert [text for text in options if text not in page] == []
 
 
+def test_the_pages_that_readers_open_name_every_command(stage):
+    """The first page of the reference, and the table of the page of the command line."""
+    from voxpipe.__main__ import parser
+
+    names = [*write_reference.commands_of(parser())]
+    [row] = re.findall(r"^\| Commands \| (.+) \|$", stage["reference/index.md"], re.MULTILINE)
+
+    assert re.findall(r"\w+", row.replace("voxpipe ", "")) == names
+    rows = re.findall(r"^\| `([a-z]+)[` ]", stage["command-line.md"].partition("\n## ")[0], re.M)
+    assert sorted(rows) == names
+
+
 def test_every_variable_is_described(stage):
     """Those that a loader checks."""
     page = stage["reference/environment.md"]
