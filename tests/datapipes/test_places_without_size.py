@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tifffile
 import zarr
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core.errors import GridMismatch, SampleError
@@ -30,7 +31,7 @@ def opened(case, **options):
 def write_label(folder, label, unit, scale=1.0):
     """Write a label as OME-Zarr 0.4, by zarr-python."""
     group = zarr.open_group(folder, mode="w", zarr_format=2)
-    group.create_array("0", data=label)
+    add_array(group, "0", data=label)
     space = {"type": "space"} | ({"unit": unit} if unit else {})
     transform = {"type": "scale", "scale": [scale, scale]}
     datasets = [{"path": "0", "coordinateTransformations": [transform]}]
