@@ -150,6 +150,23 @@ def test_how_to_pages_are_short_and_begin_with_an_example(file):
     assert "```" in text.partition("\n## ")[0]
 
 
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("microscopy", "which pyramid level do i train on"),
+        ("microscopy", "one z plane per tiff"),
+        ("microscopy", "a case per time point"),
+        ("microscopy", "instance labels with more than 65 535 objects"),
+        ("find-what-limits", "threads processes or in process workers"),
+    ],
+)
+def test_questions_of_readers_stand_on_their_page(page, words):
+    """In their own words, so that the search of the site finds the page."""
+    text = (PAGES / "how-to" / f"{page}.md").read_text("utf-8").lower()
+
+    assert f" {words} " in f" {' '.join(re.findall(r'[a-z0-9]+', text))} "
+
+
 def test_links_out_of_the_docs_lead_to_copies(stage):
     """Programs become pages, and pages of other folders are copied."""
     page = stage["tutorials/index.md"]
