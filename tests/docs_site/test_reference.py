@@ -71,6 +71,17 @@ def test_signatures_have_arguments_and_defaults(stage):
     assert "parent" not in "".join(re.findall(r"^\.\. py:method:: .*", text, re.MULTILINE))
 
 
+def test_every_type_of_a_signature_has_a_line(stage):
+    """Types of chained forms, with what they stand for."""
+    page = stage["reference/types.rst"]
+    kinds = write_reference.aliases()
+
+    assert sorted(kinds) == sorted(write_reference.TYPES.keys() - {"Place"})
+    for name, kind in kinds.items():
+        assert f".. py:type:: {name}\n   :canonical: {kind}\n" in page
+    assert len(re.findall(r"^   [A-Z`].+\.$", page, re.MULTILINE)) == len(write_reference.TYPES)
+
+
 @pytest.mark.parametrize("page", ["adapters", "services"])
 def test_adapters_and_services_have_pages(stage, page):
     """Every name of their package is there or is a public name."""
