@@ -32,6 +32,9 @@ def write_shards_whole() -> None:
         if data is None or options.get("shards") is None:
             return create(store, **({} if data is None else {"data": data}), **options)
         voxels = np.asarray(data)
+        if not voxels.dtype.isnative:  # zarr 3.0 knows the order of bytes from the codec alone
+            options["serializer"] = zarr.codecs.BytesCodec(endian="big")
+            voxels = voxels.astype(voxels.dtype.newbyteorder("="))
         array = create(store, shape=voxels.shape, dtype=voxels.dtype, **options)
         array[...] = voxels
         return array

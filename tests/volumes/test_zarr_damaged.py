@@ -24,7 +24,7 @@ from voxpipe.core.errors import (
 from voxpipe.volumes import Volume, close_volumes, convert
 
 zarr = pytest.importorskip("zarr")
-PEER_READS_FRAMES = tuple(map(int, numcodecs.__version__.split(".")[:3])) >= (0, 16, 4)
+SEVERAL_FRAMES = tuple(map(int, numcodecs.__version__.split(".")[:3])) >= (0, 16, 4)
 CHECKED = [zarr.codecs.ZstdCodec(level=1), zarr.codecs.Crc32cCodec()]
 ARRAY = numbered((8, 8, 8), np.uint16)
 FLIPS, TRUNCATIONS = 200, 50
@@ -458,6 +458,8 @@ def v2_chunk(folder, codec, stored):
 @pytest.mark.parametrize("name", ["zstd", "gzip", "bz2", "lzma"])
 def test_a_chunk_of_several_frames(tmp_path, name):
     """As RFC 8878 and RFC 1952 allow it, and zarr-python reads it."""
+    if name == "zstd" and not SEVERAL_FRAMES:
+        pytest.skip("numcodecs refuses several frames of zstd before 0.16.4")
     codec, raw = numcodecs.get_codec({"id": name}), ARRAY.tobytes()
     parts = [bytes(codec.encode(raw[start:stop])) for start, stop in ((0, 300), (300, 1024))]
     frames = {"joined": b"".join(parts), "one": bytes(codec.encode(raw))}
@@ -468,8 +470,7 @@ def test_a_chunk_of_several_frames(tmp_path, name):
         frames["padded"] = frames["joined"] + bytes(8)
     for kind, stored in frames.items():
         path = v2_chunk(tmp_path / kind, codec.get_config(), stored)
-        if PEER_READS_FRAMES:
-            np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], ARRAY)
+        np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], ARRAY)
         np.testing.assert_array_equal(read(path)[0], ARRAY)
 
 
