@@ -210,7 +210,7 @@ def write_title(figure: Any, title: str, width: float) -> None:
 def space_of_names(names: Sequence[str], width: float, font: Mapping[str, Any] = NAME) -> float:
     """Return the inches of the lines that names have beyond their first."""
     lines = sum(max(0, len(lines_of_name(name, width, font)) - 1) for name in names)
-    return lines * font["fontsize"] * _LINE_SPACING / 72
+    return float(lines * font["fontsize"] * _LINE_SPACING / 72)
 
 
 def lines_of_name(name: str, width: float, font: Mapping[str, Any]) -> list[str]:
