@@ -3,6 +3,7 @@
 #              make demo BUCKET=1 trains from an S3 bucket that it serves itself
 # make test-slow  the slow tests                      make test-faults  every attack, thousands of times
 # make coverage  lines and branches of the engine that the quick tests run
+# make test-oldest  the quick tests with the oldest versions of what voxpipe depends on
 # make wheel   build the wheel and the sdist, and test both where there is neither a checkout nor git
 # make test-macos  test without what Linux has and macOS lacks
 # make avx512  emulate the kernel's AVX-512 where the processor lacks it, and compare its results
@@ -31,12 +32,13 @@ RUN := $(VENV)/bin/python
 # One line per step, with its time; -v shows the output of the step.
 STEP := sh tools/step.sh
 # Most modules of the packages are never imported: Python compiles the others at their first import.
-PIP := $(RUN) -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+VERSIONS ?= constraints.txt
+PIP := $(RUN) -m pip install --quiet --no-compile --disable-pip-version-check $(if $(VERSIONS),-c $(VERSIONS))
 # What an installation depends on; sources of compiled kernels count as soon as there are any.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
-.PHONY: test quick test-slow test-faults test-macos coverage lint types native sanitize aarch64 avx512
+.PHONY: test quick test-oldest test-slow test-faults test-macos coverage lint types native sanitize aarch64 avx512
 .PHONY: wheel demo bench docs docs-serve clean
 .DELETE_ON_ERROR:
 
@@ -62,6 +64,12 @@ test: $(VENV)/installed-test
 quick: $(VENV)/installed-test
 	@$(RUN) tools/link_package.py
 	@$(QUICK)
+
+# The quick tests with the oldest versions of what voxpipe depends on, in an environment of their own.
+OLDEST = $(MAKE) --no-print-directory quick VENV=build/oldest VERSIONS=constraints-min.txt
+
+test-oldest:
+	@$(OLDEST)
 
 # Also the properties of the quick tests, with more examples. The demo's data come with its own extra.
 test-slow: $(VENV)/installed-test $(VENV)/installed-demo
@@ -186,7 +194,6 @@ bench: $(VENV)/installed-bench
 # the versions of a file, and runs tests of the unpacked sdist. All quick tests take twice as long as
 # make test: make wheel WHEEL_TESTS="tests/core tests/volumes" runs some. Oldest versions of what
 # voxpipe depends on: make wheel VERSIONS=constraints-min.txt; the newest: make wheel VERSIONS=
-VERSIONS ?= constraints.txt
 WHEEL := build/wheel
 WHEEL_RUN := $(CURDIR)/$(WHEEL)/env/bin/python
 WHEEL_PIP := $(WHEEL_RUN) -m pip install --quiet --disable-pip-version-check $(if $(VERSIONS),-c $(VERSIONS))

@@ -40,6 +40,7 @@ from typing import Any, Self, TypeVar
 from .call_site import CallSite
 from .cures import cure
 from .redact import public_name, public_text
+from .spelling import of_error
 
 
 class VoxpipeError(Exception):
@@ -140,6 +141,7 @@ def add_location(
         return error
     lines = [_within(public_name(case), item, key)] if case or item else []
     lines += [f"at {origin}"] if origin is not None else []
+    lines += filter(None, [of_error(error)])
     for line in lines:
         notes = getattr(error, "__notes__", ())
         if line.split(" ", 1)[0] not in {n.split(" ", 1)[0] for n in notes}:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from .spelling import of_sample
 from .views import Viewable
 
 META = "meta"
@@ -79,9 +80,15 @@ class Sample(Viewable, dict[str, Any]):
 
     def __missing__(self, key: str) -> Any:
         have = ", ".join(map(repr, self)) or "nothing"
-        hint = "; meta is made with the batch: here it is sample.case, sample.provenance"
-        hint = hint if key == META else ""
-        raise KeyError(f"{key!r} is not in this sample, which has {have}{hint}")
+        hint = of_sample(key, self)
+        raise KeyError(f"{key!r} is not in this sample, which has {have}{hint and f'; {hint}'}")
+
+    if not TYPE_CHECKING:  # a checker would believe that a sample has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            hint = "" if name.startswith("_") else of_sample(name, self)
+            msg = f"'Sample' object has no attribute {name!r}{hint and f'; {hint}'}"
+            raise AttributeError(msg, name=name, obj=self)
 
     def replace(self, **changes: Any) -> Sample:
         """Return a sample with other attributes (``data=``, ``case=`` ...)."""

@@ -77,6 +77,19 @@ def test_pages_link_to_pages_that_are_there():
     assert [] == lost
 
 
+def test_links_are_named_by_titles():
+    """A reader of the site sees no file names; programs keep theirs."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").glob("*.md")]
+    pages += [*ROOT.glob("*/README.md")]
+    named = [
+        f"{page.relative_to(ROOT)}: {text}"
+        for page in pages
+        for text in re.findall(r"\[`?([^\]\n]*\.md)`?\]\(", page.read_text("utf-8"))
+    ]
+
+    assert [] == named
+
+
 def test_the_tree_in_contributing_is_that_of_the_repository():
     """Every folder of the package has a line, and every line a folder."""
     page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")

@@ -53,6 +53,23 @@ KINDS: Mapping[str, tuple[str, str, str]] = {
     "adapters": ("voxpipe.adapters", "Adapters", "Rewrites of a graph, for ``DataLoader2(...)``."),
     "services": ("voxpipe.reading_services", "Reading services", "Where a graph runs."),
 }
+# What the names of types in signatures stand for, in a line each.
+TYPES: Mapping[str, str] = {
+    "Amount": "A number, a range ``(low, high)`` to draw from, or one of these for each axis.",
+    "Antialias": "Whether to smooth before downsampling; ``'level'`` may read a coarser level.",
+    "Axis": "An axis of the array, 0 to 2 or ``'i'`` to ``'k'``, or one of the world: ``'x'``.",
+    "CropSide": "The side at which an odd voxel is cut off or added.",
+    "Extent": "``'edges'``: voxels are boxes, up to their faces; ``'centers'``: they are points.",
+    "Mode": "The interpolation between voxel centres.",
+    "Otherwise": "``'error'``, or the whole volume where a label has no voxel of interest.",
+    "Padding": "The value of coordinates outside the volume.",
+    "ParameterRange": "A number, or a range ``(low, high)`` to draw from uniformly.",
+    "Place": "A path or a URL.",
+    "Side": "The side that gets an odd voxel.",
+    "Sides": "``'both'``: padding before and after, in equal parts; ``'end'``: after.",
+    "Size": "A whole number of voxels for all axes, or one for each axis; None keeps an axis.",
+    "Space": "``'world'``: a unit of length along x, y, z; ``'voxel'``: axes of the array.",
+}
 LINE = 72
 """Characters of a line of the help of a command."""
 CURE = re.compile(r"^\| `(\w+)` \| (.+?) \|$", re.MULTILINE)
@@ -172,7 +189,7 @@ def form_page(home: str, forms: Mapping[str, type], convert: Callable[[str], str
     words = set(re.findall(r"\w+", " ".join(signatures.values())))
     known = {name: kind for name, kind in aliases().items() if name in words}
     lines += ["", *(["In the signatures:", ""] if known else [])]
-    lines += [f"- ``{name}`` is ``{kind}``" for name, kind in known.items()]
+    lines += [f"- :py:type:`{name}` is ``{kind}``" for name, kind in known.items()]
     for name, kind in forms.items():
         place = "MapDataPipe" if name.startswith("map.") else "DataPipe"
         lines += ["", f".. py:method:: {place}.{signatures[name]}"]
@@ -180,6 +197,15 @@ def form_page(home: str, forms: Mapping[str, type], convert: Callable[[str], str
         lines += ["", *(f"   {line}".rstrip() for line in body.splitlines())]
     text = "\n".join(lines).replace("~.DataPipe.map.", "~.MapDataPipe.")
     return f"{text}\n"
+
+
+def types_page() -> str:
+    """Return the page of the types in signatures, which these link to."""
+    kinds = {**aliases(), "Place": "str | os.PathLike[str]"}
+    lines = [title("Types of arguments"), "Names of types in signatures are short forms of others."]
+    for name, text in TYPES.items():
+        lines += ["", f".. py:type:: {name}", f"   :canonical: {kinds[name]}", "", f"   {text}"]
+    return "\n".join([*lines, ""])
 
 
 # Names of packages.
@@ -363,6 +389,7 @@ def reference(convert: Callable[[str], str] = napoleon) -> dict[str, str]:
     own = [f"   {home.rpartition('.')[2]}" for home in forms]
     pages["forms/index"] = toctree(own, "Chained forms")
     pages["errors"] = error_page()
+    pages["types"] = types_page()
     pages["commands"] = command_page()
     return pages
 

@@ -249,7 +249,8 @@ class Backend(ABC):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         values = read_counted(self, Region.of_shape(self.shape[1:])).values()
-        return np.array(values, dtype, copy=copy)
+        # NumPy 1 knows no ``copy=None``.
+        return np.asarray(values, dtype) if copy is None else np.array(values, dtype, copy=copy)
 
     def to_tensor(self) -> torch.Tensor:
         """Return the values of the whole volume."""

@@ -29,6 +29,12 @@ _WIDTH = 2.6  # inches of a plane
 _TEXT_WIDTH = 3.2  # inches of the column of draws
 _MOST_LINES = 14  # of the draws of an item
 _MOST_LENGTH = 52  # characters of a line
+_MOST_NAME_LINES = 6
+_LINE_SPACING = 1.25  # of the size of a font
+NAME: Mapping[str, Any] = {"fontsize": 9, "fontweight": "bold"}
+"""Font of the name of a row."""
+TITLE: Mapping[str, Any] = {"fontsize": 12}
+"""Font of the title of a figure."""
 _MOST_CONTOURS = 24  # classes of one plane
 
 
@@ -53,7 +59,8 @@ def matplotlib_figure() -> Any:
 
 def new_figure(width: float, height: float) -> Any:
     """Return an empty figure; outside notebooks and files, one that ``plt.show()`` opens."""
-    how: dict[str, Any] = {"figsize": (width, height), "layout": "constrained"}
+    # Planes have fixed aspects: the layout "constrained" would cut a title of several lines.
+    how: dict[str, Any] = {"figsize": (width, height), "layout": "compressed"}
     kind = matplotlib_figure()
     if "matplotlib.pyplot" in sys.modules and not in_notebook():
         return sys.modules["matplotlib.pyplot"].figure(FigureClass=kind, **how)
@@ -154,23 +161,68 @@ def figure_of(scenes: Sequence[Scene], title: str = "") -> Any:
     columns = max((len(layer.planes) for _, layer in rows), default=1) or 1
     has_draws = any(scene.draws for scene in scenes)
     heights = [_height(layer) for _, layer in rows] or [1.0]
-    figure = new_figure(
-        columns * _WIDTH + has_draws * _TEXT_WIDTH, sum(heights) * _WIDTH + 0.4 * len(rows) + 0.3
+    names = [" · ".join(filter(None, [scene.title, layer.heading])) for scene, layer in rows]
+    width = columns * _WIDTH + has_draws * _TEXT_WIDTH
+    above = [title] if title and len(rows) > 1 else []
+    space = space_of_names(names, width_of_names(columns, _WIDTH)) + space_of_names(
+        above, width, TITLE
     )
+    figure = new_figure(width, sum(heights) * _WIDTH + 0.4 * len(rows) + 0.3 + space)
     widths = [_WIDTH] * columns + [_TEXT_WIDTH] * has_draws
     ratios: dict[str, Any] = {"width_ratios": widths, "height_ratios": heights}
     grid = figure.add_gridspec(len(heights), len(widths), **ratios)
     for number, (scene, layer) in enumerate(rows):
         axes = [figure.add_subplot(grid[number, column]) for column in range(columns)]
         draw_layer(axes, scene, layer)
-        name = " · ".join(filter(None, [scene.title, layer.heading]))
-        axes[0].set_title(name, loc="left", fontsize=9, fontweight="bold")
+        write_name(axes[0], names[number], width_of_names(columns, _WIDTH))
         if has_draws:
             is_first = layer is scene.images[0]
             write_draws(figure.add_subplot(grid[number, columns]), scene if is_first else None)
-    if title and len(rows) > 1:
-        figure.suptitle(title)
+    for text in above:
+        write_title(figure, text, width)
     return with_drawable_texts(figure)
+
+
+def write_name(axes: Any, name: str, width: float, *, is_apart: bool = False) -> None:
+    """Write a name of at most ``width`` inches above a row of planes, in the lines that it needs.
+
+    With ``is_apart``, an empty line separates it from titles of planes.
+    """
+    lines = lines_of_name(name, width, NAME)
+    axes.set_title("\n".join(lines) + "\n" * is_apart, loc="left", **NAME)
+
+
+def width_of_names(columns: int, width: float) -> float:
+    """Return the inches of the names of a row of planes, each ``width`` inches wide."""
+    # The layout widens the first plane until it reaches the middle of its title.
+    return min(columns, 1.7) * width
+
+
+def write_title(figure: Any, title: str, width: float) -> None:
+    """Write the title of a figure of ``width`` inches, in the lines that it needs."""
+    figure.suptitle("\n".join(lines_of_name(title, width, TITLE)), **TITLE)
+
+
+def space_of_names(names: Sequence[str], width: float, font: Mapping[str, Any] = NAME) -> float:
+    """Return the inches of the lines that names have beyond their first."""
+    lines = sum(max(0, len(lines_of_name(name, width, font)) - 1) for name in names)
+    return float(lines * font["fontsize"] * _LINE_SPACING / 72)
+
+
+def lines_of_name(name: str, width: float, font: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a name that is at most ``width`` inches wide in a font."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextToPath
+
+    properties = FontProperties(size=font["fontsize"], weight=font.get("fontweight", "normal"))
+    lines = []
+    for line in name.splitlines():
+        plain = line if font is TITLE else drawable(line, properties)
+        points, *_ = TextToPath().get_text_width_height_descent(plain, properties, ismath=False)
+        most = int(len(plain) * 0.92 * 72 * width / max(points, 1.0))
+        fits = len(plain) <= most or (font is TITLE and "$" in plain)  # mathematics
+        lines += [plain] if fits else wrap(plain, max(most, 8), max_lines=_MOST_NAME_LINES)
+    return lines
 
 
 def with_drawable_texts(figure: Any) -> Any:
@@ -183,12 +235,18 @@ def with_drawable_texts(figure: Any) -> Any:
 
     for text in (text for axes in figure.axes for text in axes.findobj(Text)):
         text.set_parse_math(False)
-        plain = escape_controls(text.get_text())
-        if not plain.isascii():
-            characters = _characters_of(text.get_fontproperties())
-            plain = "".join(one if ord(one) in characters else ascii(one)[1:-1] for one in plain)
-        text.set_text(plain)
+        lines = text.get_text().split("\n")
+        text.set_text("\n".join(drawable(line, text.get_fontproperties()) for line in lines))
     return figure
+
+
+def drawable(text: str, properties: Any) -> str:
+    """Return a text with escapes for characters that its fonts lack."""
+    plain = escape_controls(text)
+    if plain.isascii():
+        return plain
+    characters = _characters_of(properties)
+    return "".join(one if ord(one) in characters else ascii(one)[1:-1] for one in plain)
 
 
 def _characters_of(properties: Any) -> set[int]:

@@ -20,7 +20,17 @@ from ...spatial import LazyPatch
 from ...spatial.lazy.patch_report import sources_of
 from ...spatial.lazy.patch_steps import replay_draws
 from ...spatial.ops.op import places
-from .figures import draw_layer, new_figure, with_drawable_texts, write_draws
+from .figures import (
+    TITLE,
+    draw_layer,
+    new_figure,
+    space_of_names,
+    width_of_names,
+    with_drawable_texts,
+    write_draws,
+    write_name,
+    write_title,
+)
 from .html import box, row, scene_html, table
 from .pixels import window_of
 from .planes import FIGURE_SIDE
@@ -159,7 +169,12 @@ def figure_of_pairs(pairs: Sequence[Pair], title: str = "") -> Any:
     columns = max((len(after.planes) for *_, after in rows), default=1) or 1
     sides = 2 if any(before is not None for _, before, _ in rows) else 1
     widths = [_WIDTH] * columns * sides + [_TEXT_WIDTH]
-    figure = new_figure(sum(widths), max(1, len(rows)) * (_WIDTH + 0.35) + 0.5)
+    names = [" · ".join(filter(None, [pair.after.title, after.heading])) for pair, _, after in rows]
+    above = [title] if title else []
+    name_width = width_of_names(columns * sides, _WIDTH)
+    space = space_of_names(names, name_width)
+    space += space_of_names(above, sum(widths), TITLE)
+    figure = new_figure(sum(widths), max(1, len(rows)) * (_WIDTH + 0.35) + 0.5 + space)
     grid = figure.add_gridspec(max(1, len(rows)), len(widths), width_ratios=widths)
     for number, (pair, before, after) in enumerate(rows):
         axes = [figure.add_subplot(grid[number, column]) for column in range(len(widths))]
@@ -175,11 +190,11 @@ def figure_of_pairs(pairs: Sequence[Pair], title: str = "") -> Any:
                 draw_layer(own, scene, layer, window)
             if number == 0 and sides == 2:
                 own[-1].set_title(("before", "after")[side], loc="right", fontsize=9, color="#666")
-        name = " · ".join(filter(None, [pair.after.title, after.heading]))
-        axes[0].set_title(name, loc="left", fontsize=9, fontweight="bold")
+        is_apart = number == 0 and sides == 2
+        write_name(axes[0], names[number], name_width, is_apart=is_apart)
         write_draws(axes[-1], pair.after)
-    if title:
-        figure.suptitle(title)
+    for text in above:
+        write_title(figure, text, sum(widths))
     return with_drawable_texts(figure)
 
 

@@ -246,15 +246,21 @@ def _give_place(first: str, key: str, volumes: Mapping[str, Any]) -> str:
     return f"Give {key!r} the place of {first!r}: {same}. Or give it another: {matrix}"
 
 
+def _is_silent(volume: Any, differ: bool) -> bool:
+    """Whether a volume has no place, or none in the unit of the other, from which it differs."""
+    is_identity = np.array_equal(volume.grid.affine, np.eye(4))
+    return is_identity or (differ and _place_of(volume) != _MILLIMETRES)
+
+
 def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float) -> GridMismatch:
     """Return the error of two volumes, by key, that are ``distance`` voxels apart."""
     one, other = volumes[first], volumes[key]
     grid, its = one.grid, other.grid
-    affine = f"{{open_volume(affine={{{key!r}: matrix}})}}"
-    # Resampling needs a stated place of both.
     differ = _differ_in_place(one, other)
-    is_stated = not any(np.array_equal(each.affine, np.eye(4)) for each in (grid, its))
-    is_stated = is_stated and not differ
+    # Resampling needs a stated place of both.
+    silent = [name for name in (first, key) if _is_silent(volumes[name], differ)]
+    matrices = ", ".join(f"{name!r}: matrix" for name in silent or [key])
+    affine, is_stated = f"{{open_volume(affine={{{matrices}}})}}", not silent
     resample = f"Put .resample_to({first!r}) right after open_volume(), or "
     if grid.shape == its.shape:
         how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
@@ -263,7 +269,8 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
         do = _give_place(first, key, volumes) if differ else do
     else:
         how = f"have different shapes, {grid.shape} and {its.shape}"
-        resample = resample if is_stated else f"Say where the voxels lie: {affine}, or "
+        say = f"Say where the voxels lie, {affine}, and then resample_to({first!r}), or "
+        resample = resample if is_stated else say
         do = f"{resample}leave one out: open_volume(keys=[{first!r}])."
         # (C, I, J) or (I, J, C), next to (I, J, 1).
         pairs = [(grid.shape, its.shape), (its.shape, grid.shape)]

@@ -13,6 +13,7 @@ import pytest
 import zarr
 from manifests import index_cases, write_manifest
 from representatives import representatives
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.batching.parts import _fetch, hold_reads
@@ -92,7 +93,7 @@ def _pyramid(folder: Path) -> str:
     for level in (0, 1):
         step = 2**level
         data = np.ascontiguousarray(VOXELS[::step, ::step, ::step].T)
-        group.create_array(str(level), data=data, chunks=(EDGE,) * 3)
+        add_array(group, str(level), data=data, chunks=(EDGE,) * 3)
         scale = {"type": "scale", "scale": [float(step)] * 3}
         datasets.append({"path": str(level), "coordinateTransformations": [scale]})
     axes = [{"name": name, "type": "space", "unit": "millimeter"} for name in "zyx"]

@@ -1,9 +1,11 @@
 """Labels without a voxel size beside images that have one, against tifffile and zarr-python."""
 
+import nibabel
 import numpy as np
 import pytest
 import tifffile
 import zarr
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core.errors import GridMismatch, SampleError
@@ -29,7 +31,7 @@ def opened(case, **options):
 def write_label(folder, label, unit, scale=1.0):
     """Write a label as OME-Zarr 0.4, by zarr-python."""
     group = zarr.open_group(folder, mode="w", zarr_format=2)
-    group.create_array("0", data=label)
+    add_array(group, "0", data=label)
     space = {"type": "space"} | ({"unit": unit} if unit else {})
     transform = {"type": "scale", "scale": [scale, scale]}
     datasets = [{"path": "0", "coordinateTransformations": [transform]}]
@@ -50,6 +52,30 @@ def test_resampling_refuses_a_label_without_a_size(tmp_path, case, unit):
         list(opened(case).resample_to("image"))
     with pytest.raises(GridMismatch, match=rf"voxels apart(.|\n)*{cure}"):
         next(iter(opened(case)))["image"].plan  # noqa: B018  reads the grids
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 8), (8, 8, 6)])
+@pytest.mark.parametrize("silent", [{"image"}, {"label"}, {"image", "label"}])
+def test_the_mismatch_names_the_keys_without_a_size(tmp_path, silent, shape):
+    """Those whose arrays have no affine; its cure works."""
+    case = {}
+    for key, voxels in (("image", np.zeros((8, 8, 8))), ("label", np.zeros(shape))):
+        case[key] = str(tmp_path / f"{key}.{'npy' if key in silent else 'nii'}")
+        if key in silent:
+            np.save(case[key], voxels)
+        else:
+            nibabel.save(nibabel.Nifti1Image(voxels, np.diag([1, 1, 1.5, 1])), case[key])
+    if len(silent) == 2 and shape == (8, 8, 8):
+        assert next(iter(opened(case)))["label"].plan.shape == shape
+        return
+    with pytest.raises(GridMismatch) as caught:
+        next(iter(opened(case)))["image"].plan  # noqa: B018  reads the grids
+
+    matrices = ", ".join(f"{key!r}: matrix" for key in sorted(silent))
+    assert f"open_volume(affine={{{matrices}}})" in caught.value.do
+    matrix = np.diag([1, 1, 1.5, 1])
+    pipe = opened(case, affine=dict.fromkeys(silent, matrix)).resample_to("image")
+    assert next(iter(pipe))["label"].shape == (1, 8, 8, 8)
 
 
 def test_an_image_without_a_size_is_refused_by_its_key(case):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import zarr
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
@@ -108,7 +109,7 @@ def pyramid(folder: Any) -> str:
     fine = np.zeros((16, 16, 16), np.float32)
     fine[4:8, 6:10, 2:12] = 5.0
     for name, array in {"0": fine, "1": fine[::2, ::2, ::2]}.items():
-        root.create_array(name, data=array, chunks=(4, 4, 4))
+        add_array(root, name, data=array, chunks=(4, 4, 4))
     scale = {"0": 1.0, "1": 2.0}
     datasets = [
         {"path": p, "coordinateTransformations": [{"type": "scale", "scale": [s] * 3}]}

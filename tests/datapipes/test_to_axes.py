@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tifffile
 import zarr
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core.errors import BadHeader, PatchSizeError, SampleError
@@ -23,7 +24,7 @@ def ome_zarr(folder, version):
     group = zarr.open_group(str(folder / "a.ome.zarr"), mode="w", zarr_format=version)
     own = {"multiscales": [{**image, "version": "0.4"}]}
     group.attrs.update(own if version == 2 else {"ome": {**own, "version": "0.5"}})
-    group.create_array("0", data=STACK, chunks=(4, 8, 8))
+    add_array(group, "0", data=STACK, chunks=(4, 8, 8))
     return folder / "a.ome.zarr"
 
 

@@ -35,3 +35,15 @@ def test_programs_run(page, scans, monkeypatch, capsys):
 def test_programs_are_found():
     """Most pages have one that runs, so that the pattern is right."""
     assert len([page for page in PAGES if any(runs for _, runs in programs(page))]) > 8
+
+
+def test_the_first_page_installs_and_makes_a_batch(scans, monkeypatch):
+    """Its first program runs, with the size of the batch that its comment names."""
+    text = (ROOT / "docs" / "index.md").read_text("utf-8")
+    names = {}
+    monkeypatch.chdir(scans)
+
+    exec(compile(programs("index.md")[0][0], "index.md", "exec"), names)
+
+    assert text.index("pip install voxpipe") < text.index("```python")
+    assert f'batch["image"] is {tuple(names["batch"]["image"].shape)}' in text

@@ -71,6 +71,17 @@ def test_signatures_have_arguments_and_defaults(stage):
     assert "parent" not in "".join(re.findall(r"^\.\. py:method:: .*", text, re.MULTILINE))
 
 
+def test_every_type_of_a_signature_has_a_line(stage):
+    """Types of chained forms, with what they stand for."""
+    page = stage["reference/types.rst"]
+    kinds = write_reference.aliases()
+
+    assert sorted(kinds) == sorted(write_reference.TYPES.keys() - {"Place"})
+    for name, kind in kinds.items():
+        assert f".. py:type:: {name}\n   :canonical: {kind}\n" in page
+    assert len(re.findall(r"^   [A-Z`].+\.$", page, re.MULTILINE)) == len(write_reference.TYPES)
+
+
 @pytest.mark.parametrize("page", ["adapters", "services"])
 def test_adapters_and_services_have_pages(stage, page):
     """Every name of their package is there or is a public name."""
@@ -91,6 +102,18 @@ def test_every_command_and_option_is_described(stage):
         assert f"voxpipe {name}\n---" in page
         options = [text for action in command._actions for text in action.option_strings]
         assert [text for text in options if text not in page] == []
+
+
+def test_the_pages_that_readers_open_name_every_command(stage):
+    """The first page of the reference, and the table of the page of the command line."""
+    from voxpipe.__main__ import parser
+
+    names = [*write_reference.commands_of(parser())]
+    [row] = re.findall(r"^\| Commands \| (.+) \|$", stage["reference/index.md"], re.MULTILINE)
+
+    assert re.findall(r"\w+", row.replace("voxpipe ", "")) == names
+    rows = re.findall(r"^\| `([a-z]+)[` ]", stage["command-line.md"].partition("\n## ")[0], re.M)
+    assert sorted(rows) == names
 
 
 def test_every_variable_is_described(stage):
@@ -136,6 +159,23 @@ def test_how_to_pages_are_short_and_begin_with_an_example(file):
 
     assert len(words) < 400
     assert "```" in text.partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("microscopy", "which pyramid level do i train on"),
+        ("microscopy", "one z plane per tiff"),
+        ("microscopy", "a case per time point"),
+        ("microscopy", "instance labels with more than 65 535 objects"),
+        ("find-what-limits", "threads processes or in process workers"),
+    ],
+)
+def test_questions_of_readers_stand_on_their_page(page, words):
+    """In their own words, so that the search of the site finds the page."""
+    text = (PAGES / "how-to" / f"{page}.md").read_text("utf-8").lower()
+
+    assert f" {words} " in f" {' '.join(re.findall(r'[a-z0-9]+', text))} "
 
 
 def test_links_out_of_the_docs_lead_to_copies(stage):

@@ -60,6 +60,20 @@ def test_the_site_has_search_and_formulas(site):
 
 
 @pytest.mark.slow
+def test_types_of_signatures_are_links(site):
+    """Those of chained forms, and of functions."""
+    types = (site / "reference" / "types.html").read_text("utf-8")
+    names = re.findall(r'<dt [^>]*id="(\w+)"', types)
+    pages = [file.read_text("utf-8") for file in (site / "reference").rglob("*.html")]
+
+    assert "Size" in names
+    for name in names:
+        bare = rf'<dt class="sig(?:(?!</dt>).)*<span class="n"><span class="pre">{name}</span>'
+        assert [page for page in pages if re.search(bare, page, re.DOTALL)] == []
+        assert any(f'types.html#{name}"' in page for page in pages)
+
+
+@pytest.mark.slow
 def test_the_program_of_the_guide_to_ranks_runs(scans):
     """Under torchrun with two ranks; each gets half of a batch."""
     text = (ROOT / "docs" / "how-to" / "distributed.md").read_text("utf-8")

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import zarr
 from s3_server import PASSING, FaultMix, S3Server
-from zarr.codecs.numcodecs import Delta
+from zarr_arrays import wrapped_codecs
 
 import voxpipe as vp
 from voxpipe.volumes import close_volumes
@@ -64,7 +64,7 @@ def folder(tmp_path_factory):
             nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), place / name)
         shards = {"shards": (32, 32, 32)}
         # Which is left to zarr-python.
-        filtered = {**shards, "filters": [Delta(dtype="i2")]}
+        filtered = {**shards, "filters": [wrapped_codecs.Delta(dtype="i2")]}
         for name, how in zip(FORMATS[2:], ({}, shards, filtered), strict=True):
             stored = zarr.create_array(
                 place / name, shape=SHAPE, dtype="i2", chunks=(16, 16, 16), **how

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import zarr
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core.errors import VolumeError
@@ -24,7 +25,7 @@ def pyramid(tmp_path):
     group = zarr.open_group(str(tmp_path / "a.ome.zarr"), mode="w", zarr_format=3)
     group.attrs["ome"] = {"version": "0.5", "multiscales": [image], "omero": omero}
     for n, array in enumerate((FINE, COARSE)):
-        group.create_array(str(n), data=array, chunks=(1, 1, 16, 16))
+        add_array(group, str(n), data=array, chunks=(1, 1, 16, 16))
     return tmp_path / "a.ome.zarr"
 
 

@@ -11,6 +11,7 @@ import scipy.constants
 import SimpleITK
 import tifffile
 import zarr
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core import Grid
@@ -209,7 +210,7 @@ def file_in_unit(kind, word, place):
         tifffile.imwrite(path, array, imagej=True, resolution=(2, 2), metadata=metadata)
     elif kind == "ome-zarr":
         group = zarr.open_group(path := place / "a.ome.zarr", mode="w", zarr_format=2)
-        group.create_array("0", data=array)
+        add_array(group, "0", data=array)
         scale = {"type": "scale", "scale": [2.0, 0.5, 0.5]}
         axes = [{"name": name, "type": "space", "unit": word} for name in "zyx"]
         datasets = [{"path": "0", "coordinateTransformations": [scale]}]

@@ -8,6 +8,7 @@ import nibabel
 import numpy as np
 import pytest
 from nifti_files import write_nifti
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core.errors import BadHeader
@@ -157,7 +158,7 @@ def pyramid(path):
     """An OME-Zarr of two levels."""
     group = zarr.create_group(path)
     for level, seed in enumerate((0, 1)):
-        group.create_array(str(level), data=voxels(seed), chunks=(8, 8, 8))
+        add_array(group, str(level), data=voxels(seed), chunks=(8, 8, 8))
     axes = [{"name": n, "type": "space", "unit": "millimeter"} for n in "zyx"]
     scale = [{"type": "scale", "scale": [1.0, 1.0, 1.0]}]
     datasets = [{"path": str(n), "coordinateTransformations": scale} for n in range(2)]

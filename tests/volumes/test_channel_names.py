@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tifffile
 import zarr
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core.errors import OutOfVolume
@@ -27,7 +28,7 @@ def ome_zarr(folder, version):
     own["omero"] = {"channels": [{"label": dye, "color": "FFFFFF"} for dye in DYES]}
     group = zarr.open_group(str(folder / "a.ome.zarr"), mode="w", zarr_format=version)
     group.attrs.update(own if version == 2 else {"ome": {**own, "version": "0.5"}})
-    group.create_array("0", data=STACK, chunks=(1, 1, 4, 6, 8))
+    add_array(group, "0", data=STACK, chunks=(1, 1, 4, 6, 8))
     return folder / "a.ome.zarr"
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 
@@ -151,6 +152,7 @@ def files_below(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+@pytest.mark.skipif(version("zarr").startswith("3.0."), reason="it writes files in place")
 def test_a_conversion_killed_within_files_is_as_if_it_was_not(tmp_path, monkeypatch):
     """Killed in the middle of the metadata and of shards, and when all was in place but the rest.
 

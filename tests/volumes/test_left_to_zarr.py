@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import zarr
 from s3_server import Fault
+from zarr_arrays import wrapped_codecs as codecs
 
 from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, CorruptVolume, StoreUnavailable, VolumeChanged
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats.zarr_array import ZarrArray
 
-codecs = pytest.importorskip("zarr.codecs.numcodecs")
 # zarr-python warns of codecs that not all others know.
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs:UserWarning")
 PART = Region((0, 0, 0), (8, 8, 8))

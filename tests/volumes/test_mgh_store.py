@@ -26,6 +26,8 @@ def as_nibabel_has_it(path):
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.float32, np.uint16])
 def test_types_and_places_are_those_of_nibabel(tmp_path, suffix, dtype):
     """Each type that FreeSurfer stores, oblique, with frames; voxels in native byte order."""
+    if dtype is np.uint16 and nibabel.__version__.startswith("5.0."):
+        pytest.skip("nibabel knows uint16 in MGH from 5.1 on")
     path = write_mgh(tmp_path / f"a{suffix}", numbered((2, 5, 6, 7), dtype), OBLIQUE)
     image = as_nibabel_has_it(path)
 

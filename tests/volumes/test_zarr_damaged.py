@@ -11,6 +11,7 @@ import numcodecs
 import numpy as np
 import pytest
 from nifti_files import numbered
+from zarr_arrays import wrapped_codecs
 
 from voxpipe.core import Region
 from voxpipe.core.errors import (
@@ -23,6 +24,7 @@ from voxpipe.core.errors import (
 from voxpipe.volumes import Volume, close_volumes, convert
 
 zarr = pytest.importorskip("zarr")
+SEVERAL_FRAMES = tuple(map(int, numcodecs.__version__.split(".")[:3])) >= (0, 16, 4)
 CHECKED = [zarr.codecs.ZstdCodec(level=1), zarr.codecs.Crc32cCodec()]
 ARRAY = numbered((8, 8, 8), np.uint16)
 FLIPS, TRUNCATIONS = 200, 50
@@ -423,7 +425,7 @@ def test_check_sums_of_numcodecs_are_compared(tmp_path, kind, version):
         codec = {"filters": [getattr(numcodecs, kind)()], "compressors": None}
     else:
         where = {"location": "start"} if kind.startswith("CRC") else {}
-        codec = {"compressors": [getattr(zarr.codecs.numcodecs, kind)(**where)]}
+        codec = {"compressors": [getattr(wrapped_codecs, kind)(**where)]}
     write(path, zarr_format=version, shards=None, **codec)
     np.testing.assert_array_equal(read(path)[0], ARRAY)
     file = path / ("0.0.0" if version == 2 else "c/0/0/0")
@@ -456,6 +458,8 @@ def v2_chunk(folder, codec, stored):
 @pytest.mark.parametrize("name", ["zstd", "gzip", "bz2", "lzma"])
 def test_a_chunk_of_several_frames(tmp_path, name):
     """As RFC 8878 and RFC 1952 allow it, and zarr-python reads it."""
+    if name == "zstd" and not SEVERAL_FRAMES:
+        pytest.skip("numcodecs refuses several frames of zstd before 0.16.4")
     codec, raw = numcodecs.get_codec({"id": name}), ARRAY.tobytes()
     parts = [bytes(codec.encode(raw[start:stop])) for start, stop in ((0, 300), (300, 1024))]
     frames = {"joined": b"".join(parts), "one": bytes(codec.encode(raw))}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zarr_arrays import wrapped_codecs
 
 from voxpipe.core import Region
 from voxpipe.storage.file_reader import LocalRanges
@@ -132,13 +133,11 @@ def test_both_give_the_same_bytes(example):
 @pytest.mark.parametrize("codec", ["LZ4", "Zlib", "BZ2", "Shuffle", "Zstd", "GZip", "Blosc"])
 def test_codecs_of_numcodecs_in_version_3(tmp_path, codec):
     """What zarr-python writes through numcodecs is read without it, or left to it."""
-    import zarr.codecs.numcodecs as wrapped
-
     array = numbers((6, 7, 8), np.dtype("i2"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         settings = {"elementsize": 2} if codec == "Shuffle" else {}
-        chosen = getattr(wrapped, codec)(**settings)
+        chosen = getattr(wrapped_codecs, codec)(**settings)
         zarr.create_array(tmp_path / "a", data=array, chunks=(3, 4, 5), compressors=[chosen])
 
     ours = open_node(LocalRanges(str(tmp_path / "a")), "a", ChunkCache(0), "a")

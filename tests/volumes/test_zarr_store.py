@@ -9,6 +9,7 @@ import nibabel
 import numpy as np
 import pytest
 from nifti_files import AFFINE, crafted, numbered
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe import check
@@ -412,7 +413,7 @@ def test_objects_of_zarr_are_warned_of_as_paths_are(tmp_path, where, version):
         for name, values in {key.rpartition("/")[2]: array, "x": np.arange(4.0)}.items():
             own = names if name != "x" else names[2:]
             how = {"dimension_names": own} if version == 3 else {}
-            one = folder.create_array(name, data=values, **how)
+            one = add_array(folder, name, data=values, **how)
             if version == 2:
                 one.attrs["_ARRAY_DIMENSIONS"] = own
         alone = [zarr.open_array(f"{place}/{key}", mode="r")] if place else []
@@ -683,7 +684,7 @@ def test_an_array_of_a_group_that_was_written_anew(tmp_path):
     """Its own metadata tell, those of the group being the same."""
     group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=3)
     for dtype in ("i4", "f4"):
-        group.create_array("0", data=np.full((2, 4, 8), 7, dtype), overwrite=True)
+        add_array(group, "0", data=np.full((2, 4, 8), 7, dtype), overwrite=True)
         found = Volume(tmp_path / "a.zarr").numpy()
         assert (found.dtype, set(found.ravel().tolist())) == (np.dtype(dtype), {7})
 
@@ -960,7 +961,7 @@ def test_names_of_axes_in_two_places(tmp_path, names, fits, version):
     group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=version)
     more = {"dimension_names": names} if version == 3 else {}
     data = numbered((2, 3, 4, 5))
-    array = group.create_array("0", data=data, **more)
+    array = add_array(group, "0", data=data, **more)
     if version == 2:
         array.attrs["_ARRAY_DIMENSIONS"] = names
     axes = [{"name": "c", "type": "channel"}, *({"name": n, "type": "space"} for n in "zyx")]
@@ -985,7 +986,7 @@ def test_names_of_axes_in_two_places(tmp_path, names, fits, version):
 def ome_image(folder, axis, kind, step):
     """Write an OME-Zarr of three axes with zarr-python; the first has a name and a type."""
     group = zarr.open_group(folder, mode="w", zarr_format=2)
-    group.create_array("0", data=numbered((3, 4, 5)))
+    add_array(group, "0", data=numbered((3, 4, 5)))
     axes = [{"name": name, "type": "space", "unit": "millimeter"} for name in (axis, "y", "x")]
     axes[0]["type"] = kind
     dataset = {"path": "0", "coordinateTransformations": [step]}
@@ -1048,8 +1049,8 @@ def test_metadata_that_zarr_python_refuses(tmp_path, change, words):
 def test_attributes_of_a_v2_array_in_an_archive_or_a_bucket(tmp_path):
     """A scale is refused, and names of axes count, as in a folder."""
     folder = tmp_path / "g.zarr"
-    array = zarr.open_group(folder, mode="w", zarr_format=2).create_array(
-        "ct", data=numbered((2, 3, 4))
+    array = add_array(
+        zarr.open_group(folder, mode="w", zarr_format=2), "ct", data=numbered((2, 3, 4))
     )
     array.attrs["_ARRAY_DIMENSIONS"] = ["z", "y", "x"]
     shutil.make_archive(folder, "zip", folder)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import zarr
+from zarr_arrays import add_array
 
 _TYPES = {"t": "time", "c": "channel"}
 
@@ -24,7 +25,7 @@ def write_image(path, array, axes, version, labels=None, sizes=None, **attribute
     image = {"axes": named, "datasets": [{"path": "0", "coordinateTransformations": [step]}]}
     names = {"dimension_names": [*axes]} if version == 3 else {}
     chunks = (1,) * (len(axes) - 2) + (16, 16)
-    group.create_array("0", data=array, chunks=chunks, **names)
+    add_array(group, "0", data=array, chunks=chunks, **names)
     set_ome(group, {"multiscales": [{**image, "version": "0.4"}], **attributes})
     for name, (voxels, own) in (labels or {}).items():
         write_image(f"{path}/labels/{name}", voxels, own, version)

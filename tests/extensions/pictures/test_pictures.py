@@ -343,9 +343,10 @@ def test_channels_have_their_names_in_texts_and_titles(tmp_path):
     for thing in (volume, patch):
         assert re.search(r"channels +DAPI, GFP\n", str(thing))
         assert "channel DAPI of 2" in thing._repr_html_()
-        assert "channel DAPI of 2" in vp.show(thing).axes[0].get_title("left")
+        title = " ".join(vp.show(thing).axes[0].get_title("left").split())
+        assert "channel DAPI of 2" in title
     chosen = vp.Volume(path, channels=["GFP"])
-    assert vp.show(chosen).axes[0].get_title("left") == str(path)
+    assert vp.show(chosen).axes[0].get_title("left").replace("\n", "") == str(path)
     plain = vp.show(vp.Volume(np.zeros((2, 4, 4, 4)))).axes[0].get_title("left")
     assert plain.endswith("channel 0 of 2")
     assert not vp.show(np.zeros((3, 4, 4, 4), "u1")).axes[0].get_title("left")

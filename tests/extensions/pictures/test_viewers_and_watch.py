@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 import zarr
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS, progress
@@ -86,7 +87,7 @@ def movie(path):
         (path / "labels/cells", voxels[0, 0], "zyx"),
     ):
         group = zarr.open_group(place, mode="w")
-        group.create_array("0", data=array)
+        add_array(group, "0", data=array)
         kinds = {"t": ("time", "second"), "c": ("channel", None)}
         named = [(axis, *kinds.get(axis, ("space", "micrometer"))) for axis in axes]
         scale = [{"t": 5.0, "c": 1.0, "z": 2.0}.get(axis, 0.5) for axis in axes]
