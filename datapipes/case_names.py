@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 
 from ..core.context import ContextKey
 from ..core.redact import public_name
-from ..storage.location import WILDCARD, absolute_place, fixed_folder, is_url, literal_name
+from ..storage.location import (
+    WILDCARD,
+    absolute_place,
+    fixed_folder,
+    is_url,
+    literal_name,
+    local_path,
+)
 from ..volumes import Volume
 from ..volumes.catalog.find import plain_name
 from ..volumes.registry import all_formats
@@ -195,6 +202,14 @@ def is_hidden(path: str, pattern: str) -> bool:
     patterns = [part for part in pattern.split("/") if part.startswith(".")]
     names = [part for part in path.split("/") if part.startswith(".")]
     return any(not any(fnmatchcase(part, one) for one in patterns) for part in names)
+
+
+def glob_paths(full: str, globs: Any) -> tuple[Any, str, list[str]]:
+    """Return the file system, the pattern as a path in it, and its matches, sorted."""
+    # Local file systems know no empty names; in a bucket they are names.
+    full = full if is_url(full) else re.sub("/{2,}", "/", local_path(full))
+    fs, path, infos = globs.match(full)
+    return fs, path, [match for match in infos if not is_hidden(match, path)]
 
 
 class Match(NamedTuple):

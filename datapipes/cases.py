@@ -30,7 +30,7 @@ from .case_names import (
     CaseNames,
     Match,
     PlaceIdentity,
-    is_hidden,
+    glob_paths,
     name_by_folder,
     name_by_stars,
     name_of,
@@ -454,7 +454,7 @@ class ListCases(FindsCases):
     def _matches(self, key: str, pattern: str, globs: Globs) -> dict[str, tuple[Match, str]]:
         """Return the match of each path, and the path or URL, by case name for one key."""
         full = pattern if self.path is None else posixpath.join(self.path, pattern)
-        fs, path, matches = _glob(full, globs)
+        fs, path, matches = glob_paths(full, globs)
         matches = [match for match in matches if not is_picture(match, pattern)]
         name = name_by_stars(path) if self.path is None else name_by_folder(path, pattern)
         by_case: dict[str, tuple[Match, str]] = {}
@@ -486,7 +486,7 @@ class ListCases(FindsCases):
         if self.path is not None and not WILDCARD.search(self.path):
             below = posixpath.join(self.path, "*/")
             globs = Globs(self.storage_options)
-            if any(_glob(posixpath.join(below, p), globs)[2] for p in self.patterns.values()):
+            if any(glob_paths(posixpath.join(below, p), globs)[2] for p in self.patterns.values()):
                 return f"Did you mean {public_name(below)!r}? Each folder that it finds is a case."
         asking = [key for key, pattern in self.patterns.items() if pattern.endswith("?")]
         if asking:
@@ -505,18 +505,10 @@ class ListCases(FindsCases):
             if folder and not os.path.isdir(folder):
                 return path_hint(folder)
             if self.path and not WILDCARD.search(pattern):
-                cases = _glob(self.path, Globs(self.storage_options))[2]
+                cases = glob_paths(self.path, Globs(self.storage_options))[2]
                 if cases:
                     return path_hint(os.path.join(cases[0], pattern))
         return "Check the folder and the patterns."
-
-
-def _glob(full: str, globs: Globs) -> tuple[Any, str, list[str]]:
-    """Return the file system, the pattern as a path in it, and its matches, sorted."""
-    # Local file systems know no empty names; in a bucket they are names.
-    full = full if is_url(full) else re.sub("/{2,}", "/", local_path(full))
-    fs, path, infos = globs.match(full)
-    return fs, path, [match for match in infos if not is_hidden(match, path)]
 
 
 class FromManifest(_CaseSource):

@@ -157,7 +157,7 @@ def _augmenting(patch: LazyPatch) -> Iterator[str]:
     """Yield the names of the drawn steps of a patch that place nothing."""
     for one in (part for leaf in patch.leaves for part in sources_of(leaf)):
         for step in one.pending.steps:
-            if step.is_drawn() and not places(step.op):
+            if not places(step.op) and step.is_drawn():
                 yield step.stream_name
         yield from (step.stream_name for step in one.values if step.is_drawn)
     yield from (step.stream_name for step in patch.values if step.is_drawn)
