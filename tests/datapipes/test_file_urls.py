@@ -177,7 +177,7 @@ def test_a_lost_archive_is_named(url, root, how, tmp_path):
 
     with pytest.raises(VolumeNotFound, match=LOST[url]) as info:
         _ = volume.shape
-    assert "storage_options={'fo': FILE}" in str(info.value)
+    assert "storage_options={'fo': 'FILE'}" in str(info.value)
     with pytest.raises(VolumeReadError, match=r"names no (archive|file of references)"):
         _ = vp.Volume(url).shape
 
