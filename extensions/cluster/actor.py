@@ -68,6 +68,7 @@ class Caller(NamedTuple):
     """Those of a :class:`~.stream.StreamServer`, by the name of a node; "" is for all others."""
     key: bytes
     modules: Sequence[str]  # that the volumes need
+    shared_bytes: int = 0  # of batches that a shared actor keeps
 
     def connect(self, number: int) -> tuple[Connection, bool]:
         """Return a stream to it, and whether it is on this node."""

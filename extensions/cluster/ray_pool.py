@@ -84,6 +84,7 @@ class ActorOptions(NamedTuple):
     threads: int  # patches that each realizes at once
     resources: Mapping[str, Any]
     pool: str | None  # the name of the actors that ranks share
+    shared_bytes: int  # of batches that each of them keeps for other loaders
     late: float
     """A job that takes so many times the usual is given to a free worker, too; 0 for never."""
 
@@ -266,7 +267,8 @@ class RayPool(WorkerPool):
         except BaseException:
             self._server.close()
             raise
-        self.affinity = NodeAffinity(self._home)
+        shares = bool(options.shared_bytes)
+        self.affinity = NodeAffinity(self._home, self._count_places if shares else None)
         self._poll = _POLL if self._poll is None else min(self._poll, _POLL)
 
     def _add(self) -> None:
@@ -299,7 +301,7 @@ class RayPool(WorkerPool):
         with self._lock:
             self._doors[number] = theirs, worker
         addresses = {self._home: self._server.unix_address, "": self._server.address}
-        caller = Caller(addresses, self._server.key, self._imports)
+        caller = Caller(addresses, self._server.key, self._imports, self._options.shared_bytes)
         if pool is None:
             call = actor.serve.remote(caller, number)
         else:
@@ -397,6 +399,9 @@ class RayPool(WorkerPool):
                     f"{worker} cannot be used: {name} is {theirs} there, and {value} here",
                     do="Install the same packages on all nodes, or give local_workers=num_workers.",
                 )
+
+    def _count_places(self) -> int:
+        return len(self.workers) + len(self._starting)
 
     def _every(self) -> list[Worker]:
         return [*super()._every(), *self._starting]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -17,6 +18,7 @@ from ray.exceptions import RayActorError
 
 from ...reading_services.workers.worker import note_steps_in, prepare_process, serve
 from .actor import Caller, FarLine, NearLine
+from .shared_batches import LAST_HIT, STORE, SharingUnpickler
 
 MANAGER = -1
 """The number with which a manager connects to a pool."""
@@ -49,6 +51,7 @@ class _InTurns:
     """A line whose batches are made in turns with those of other ranks."""
 
     memory: Any
+    unpickler = SharingUnpickler
 
     @staticmethod
     def leave(code: int) -> None:
@@ -65,6 +68,14 @@ class _InTurns:
         with _TURNS:
             note_steps_in(self.memory)
             yield
+
+    def answer(self, message: bytes, carrier: Any) -> None:
+        """Send an answer; a kept batch has the time of its making, from which paces follow."""
+        if LAST_HIT.seconds:
+            answer = pickle.loads(message)
+            report = answer.report._replace(seconds=LAST_HIT.seconds)
+            message = pickle.dumps(replace(answer, report=report))
+        super().answer(message, carrier)  # type: ignore[misc]
 
 
 class _NearLine(_InTurns, NearLine): ...
@@ -92,6 +103,7 @@ class SharedActor:
                 prepare_process(settings)
                 self._catching = warnings.catch_warnings(record=True)
                 self._record = self._catching.__enter__()
+            STORE.most_bytes = max(STORE.most_bytes, caller.shared_bytes)
         serve(channel, payload, settings, self._record, _NearLine if is_near else _FarLine)
 
 
