@@ -46,7 +46,7 @@ from ...reading_services.workers.worker_process import Worker
 from .actor import Actor, Caller, facts_of_process, portable
 from .node_affinity import NodeAffinity
 from .shared_actor import MANAGER, manager_of
-from .stream import Direct, Greeting, Relay, StepNote, StreamArrival, StreamServer, shut
+from .stream import Direct, Greeting, Relay, StepNote, StreamArrival, StreamServer, lift_limit, shut
 
 _ray: Any = ray  # these functions have no types
 _utilities: Any = ray.util
@@ -193,7 +193,7 @@ class ActorWorker(Worker):
         cause = self.process.cause
         why = "" if cause is None else f" ({_first_line(cause)})"
         doing = self.busy_with()
-        do = "Has its node voxpipe and memory, and may it connect to this one? See Ray's log of it."
+        do = "Has its node voxpipe and memory? See Ray's log of it."
         return WorkerDied(f"{self} ended{why} while it had {doing.work}", do=do).at(doing.origin)
 
     def failed_to_start(self) -> bool:
@@ -367,6 +367,7 @@ class RayPool(WorkerPool):
                 ends_late=False,
             )
             stream.send_bytes(pickle.dumps((self.far_payload, settings)))
+            lift_limit(stream)
             if facts["is_near"]:
                 door.send(Direct())
                 send_descriptor(door, stream.fileno())

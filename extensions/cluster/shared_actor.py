@@ -11,11 +11,13 @@ import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
 
+from ...adapters.timeout import ITEM_SECONDS
 from ...reading_services.workers.worker import note_steps_in, prepare_process, serve
 from .actor import Caller, FarLine, NearLine
 from .shared_batches import LAST_HIT, STORE, SharingUnpickler
@@ -24,19 +26,33 @@ MANAGER = -1
 """The number with which a manager connects to a pool."""
 NAMESPACE = "voxpipe"
 _UNUSED_SECONDS = 3  # Then a manager ends.
+# Seconds for one batch while other ranks wait; the usual limit of a rank for a batch.
+_LONGEST_TURN = ITEM_SECONDS
+STUCK_EXIT = 116
+"""Exit status of an actor in which the batch of one rank holds up all others."""
+_leave = os._exit
 
 
 class _Turns:
-    """A lock that threads get in the order in which they come."""
+    """A lock that threads get in the order in which they come.
 
-    def __init__(self) -> None:
+    A turn of more than ``seconds`` for which others wait ends this process, and they get another.
+    """
+
+    def __init__(self, seconds: float = _LONGEST_TURN) -> None:
         self._turn = threading.Condition()
         self._next = self._now = 0
+        self._seconds = seconds
 
     def __enter__(self) -> None:
         with self._turn:
             number, self._next = self._next, self._next + 1
-            self._turn.wait_for(lambda: self._now == number)
+            while self._now < number:
+                if not self._turn.wait_for(partial(self._is_after, self._now), self._seconds):
+                    _leave(STUCK_EXIT)
+
+    def _is_after(self, number: int) -> bool:
+        return self._now > number
 
     def __exit__(self, *error: object) -> None:
         with self._turn:
