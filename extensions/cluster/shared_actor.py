@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import ray
@@ -48,11 +47,9 @@ class _Turns:
         with self._turn:
             number, self._next = self._next, self._next + 1
             while self._now < number:
-                if not self._turn.wait_for(partial(self._is_after, self._now), self._seconds):
+                now = self._now
+                if not self._turn.wait_for(lambda: self._now > now, self._seconds):  # noqa: B023
                     _leave(STUCK_EXIT)
-
-    def _is_after(self, number: int) -> bool:
-        return self._now > number
 
     def __exit__(self, *error: object) -> None:
         with self._turn:
@@ -149,7 +146,7 @@ class Manager:
             make: Any = ray.remote(SharedActor)
             one = self._places[place] = _Place(make.options(**options).remote())
         one.ranks += 1
-        call = asyncio.ensure_future(_finish(one.actor.serve.remote(caller, number)))
+        call = asyncio.ensure_future(one.actor.serve.remote(caller, number))
         try:
             await asyncio.wait([call, end], return_when=asyncio.FIRST_COMPLETED)
             for future in filter(asyncio.Future.done, (call, end)):
@@ -181,10 +178,6 @@ class Manager:
             pause.wait(1.0)
             seconds = 0 if self._ends else seconds + 1
         os._exit(0)
-
-
-async def _finish(call: Any) -> None:
-    await call
 
 
 def manager_of(pool: str, node: Any) -> Any:

@@ -42,31 +42,27 @@ class StoredBatch(NamedTuple):
 
 
 class BatchStore:
-    """The last batches of an actor, within a bound of bytes."""
+    """The last batches of an actor, within a bound of bytes; only the thread in turn changes it."""
 
     def __init__(self) -> None:
         self.most_bytes = 0
         self.bytes = 0
         self._batches: OrderedDict[tuple[Any, ...], StoredBatch] = OrderedDict()
-        self._lock = threading.Lock()
 
     def get(self, key: tuple[Any, ...]) -> StoredBatch | None:
         """Return the batch of a key."""
-        with self._lock:
-            return self._batches.get(key)
+        return self._batches.get(key)
 
     def has_job(self, digest: str) -> bool:
         """Whether a batch of this job is kept, of any payload."""
-        with self._lock:
-            return any(key[0] == digest for key in self._batches)
+        return any(key[0] == digest for key in [*self._batches])  # a copy, for other threads
 
     def put(self, key: tuple[Any, ...], one: StoredBatch) -> None:
         """Keep a batch instead of the oldest ones."""
-        with self._lock:
-            self._batches[key] = one
-            self.bytes += one.bytes
-            while self.bytes > self.most_bytes:
-                self.bytes -= self._batches.popitem(last=False)[1].bytes
+        self._batches[key] = one
+        self.bytes += one.bytes
+        while self.bytes > self.most_bytes:
+            self.bytes -= self._batches.popitem(last=False)[1].bytes
 
 
 class _JobPickler(pickle.Pickler):

@@ -11,6 +11,7 @@ from functools import partial
 import nibabel
 import numpy as np
 import pytest
+from ranks import run_ranks
 from test_cluster_matrix import chain, digest
 
 import voxpipe as vp
@@ -258,3 +259,26 @@ def test_trials_at_equal_pace_have_few_batches_made_twice(tmp_path):
         second = [*threads.map(digest, (one, two))]
     assert first[0] == first[1] != second[0] == second[1]
     assert made(file) - before <= 1.2 * 24
+
+
+def in_a_process(rank, address, file):
+    """Return the digest of an epoch of a trial in this process."""
+    import ray
+    import torch.distributed as dist
+
+    ray.init(address, log_to_driver=False, configure_logging=False, _node_ip_address="127.0.0.2")
+    with trial(file, 1) as loader:
+        found = digest(loader)
+        dist.barrier()  # the actor ends with the last trial
+    ray.shutdown()
+    return found
+
+
+@pytest.mark.slow
+def test_trials_in_two_processes_make_each_batch_once(cluster, tmp_path):
+    """Each process has hashes of its own, which decide on nothing."""
+    file = tmp_path / "made"
+    first, second = run_ranks(2, in_a_process, cluster.address, file)
+    with vp.DataLoader2(chain(), seed=7) as plain:
+        assert first == second == digest(plain)
+    assert made(file) == 24
