@@ -595,3 +595,4 @@ class RayPool(WorkerPool):
                 self._buffers.close()
                 for number in [*self._doors, *self._streams]:
                     self._close_door(number)
+                self._server.join()

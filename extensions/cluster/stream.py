@@ -252,6 +252,7 @@ class StreamServer:
         self.unix_address: bytes = unix.getsockname()
         self._woken, self._wake = socket.socketpair()
         self._pause = threading.Event()
+        self._serving: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._accept, name="voxpipe-streams", daemon=True)
         self._thread.start()
 
@@ -269,7 +270,9 @@ class StreamServer:
                 peer.setblocking(True)
                 _end_with_node(peer, _TRAINER_SECONDS)
                 stream = Connection(peer.detach())
-                threading.Thread(target=self._serve, args=(stream,), daemon=True).start()
+                thread = threading.Thread(target=self._serve, args=(stream,), daemon=True)
+                self._serving = [*filter(threading.Thread.is_alive, self._serving), thread]
+                thread.start()
 
     def _serve(self, stream: Connection) -> None:
         try:
@@ -290,6 +293,11 @@ class StreamServer:
         self._thread.join(GREETING_SECONDS)
         for one in (*self._sockets, self._woken):
             one.close()
+
+    def join(self) -> None:
+        """Wait for the threads of streams, which have been shut."""
+        for thread in self._serving:
+            thread.join(_NOTE_SECONDS)
 
 
 def connect(addresses: Sequence[Any], key: bytes, facts: dict[str, Any]) -> tuple[Connection, bool]:
