@@ -26,7 +26,7 @@ from ...reading_services.workers.script import (
     adopt_settings,
 )
 from ...reading_services.workers.worker import Line, WorkerSettings, run_worker
-from .stream import StreamLine, connect
+from .stream import StreamLine, connect, lift_limit
 
 _utilities: Any = ray.util  # its functions have no types
 _LEAVE_SECONDS = 2.0  # Then an actor ends itself.
@@ -68,6 +68,7 @@ class Caller(NamedTuple):
     """Those of a :class:`~.stream.StreamServer`, by the name of a node; "" is for all others."""
     key: bytes
     modules: Sequence[str]  # that the volumes need
+    shared_bytes: int = 0  # of batches that a shared actor keeps
 
     def connect(self, number: int) -> tuple[Connection, bool]:
         """Return a stream to it, and whether it is on this node."""
@@ -82,6 +83,7 @@ class Caller(NamedTuple):
         """Return a stream, whether it is on this node, the payload, and the settings here."""
         channel, is_near = self.connect(number)
         payload, settings = pickle.loads(channel.recv_bytes())
+        lift_limit(channel)
         environment = {**os.environ, **portable(settings.environment)}
         os.environ[SERVER] = environment[SERVER] = ""  # so a script without a guard raises an error
         return channel, is_near, payload, replace(settings, environment=environment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...reading_services.workers.pool import Affinity, cases_of, has_room
@@ -20,13 +20,20 @@ class NodeAffinity(Affinity):
     The content and order of batches do not depend on it, and no worker waits for it.
     """
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, count_places: Callable[[], int] | None = None) -> None:
         super().__init__()
-        self._home = home
+        self._home, self._count_places = home, count_places
         self._readers: dict[int, str] = {}
 
     def choose(self, job: Any, workers: Sequence[Worker], limit: int, coming: int) -> Worker:
         """Return the worker for a job: on the node that has read most of its cases, if it may."""
+        if self._count_places is not None:
+            # Loaders that share batches send equal jobs to one actor, also if others have fewer.
+            place = job.index % max(1, self._count_places())
+            for worker in workers:
+                is_its = getattr(worker, "place", None) == place
+                if is_its and (worker.most_jobs >= limit or has_room(worker, limit)):
+                    return worker
         nodes = sorted(worker.node or self._home for worker in workers)
         cases = cases_of(job)
         if cases and nodes[0] != nodes[-1]:

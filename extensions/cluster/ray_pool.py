@@ -46,7 +46,7 @@ from ...reading_services.workers.worker_process import Worker
 from .actor import Actor, Caller, facts_of_process, portable
 from .node_affinity import NodeAffinity
 from .shared_actor import MANAGER, manager_of
-from .stream import Direct, Greeting, Relay, StepNote, StreamArrival, StreamServer, shut
+from .stream import Direct, Greeting, Relay, StepNote, StreamArrival, StreamServer, lift_limit, shut
 
 _ray: Any = ray  # these functions have no types
 _utilities: Any = ray.util
@@ -84,6 +84,7 @@ class ActorOptions(NamedTuple):
     threads: int  # patches that each realizes at once
     resources: Mapping[str, Any]
     pool: str | None  # the name of the actors that ranks share
+    shared_bytes: int  # of batches that each of them keeps for other loaders
     late: float
     """A job that takes so many times the usual is given to a free worker, too; 0 for never."""
 
@@ -192,7 +193,7 @@ class ActorWorker(Worker):
         cause = self.process.cause
         why = "" if cause is None else f" ({_first_line(cause)})"
         doing = self.busy_with()
-        do = "Has its node voxpipe and memory, and may it connect to this one? See Ray's log of it."
+        do = "Has its node voxpipe and memory? See Ray's log of it."
         return WorkerDied(f"{self} ended{why} while it had {doing.work}", do=do).at(doing.origin)
 
     def failed_to_start(self) -> bool:
@@ -266,7 +267,8 @@ class RayPool(WorkerPool):
         except BaseException:
             self._server.close()
             raise
-        self.affinity = NodeAffinity(self._home)
+        shares = bool(options.shared_bytes)
+        self.affinity = NodeAffinity(self._home, self._count_places if shares else None)
         self._poll = _POLL if self._poll is None else min(self._poll, _POLL)
 
     def _add(self) -> None:
@@ -299,7 +301,7 @@ class RayPool(WorkerPool):
         with self._lock:
             self._doors[number] = theirs, worker
         addresses = {self._home: self._server.unix_address, "": self._server.address}
-        caller = Caller(addresses, self._server.key, self._imports)
+        caller = Caller(addresses, self._server.key, self._imports, self._options.shared_bytes)
         if pool is None:
             call = actor.serve.remote(caller, number)
         else:
@@ -365,6 +367,7 @@ class RayPool(WorkerPool):
                 ends_late=False,
             )
             stream.send_bytes(pickle.dumps((self.far_payload, settings)))
+            lift_limit(stream)
             if facts["is_near"]:
                 door.send(Direct())
                 send_descriptor(door, stream.fileno())
@@ -397,6 +400,9 @@ class RayPool(WorkerPool):
                     f"{worker} cannot be used: {name} is {theirs} there, and {value} here",
                     do="Install the same packages on all nodes, or give local_workers=num_workers.",
                 )
+
+    def _count_places(self) -> int:
+        return len(self.workers) + len(self._starting)
 
     def _every(self) -> list[Worker]:
         return [*super()._every(), *self._starting]
@@ -589,3 +595,4 @@ class RayPool(WorkerPool):
                 self._buffers.close()
                 for number in [*self._doors, *self._streams]:
                     self._close_door(number)
+                self._server.join()

@@ -65,6 +65,9 @@ class RayReadingService(MultiProcessingReadingService):
     pool
         Name of actors that the ranks of one job share: each actor makes one batch of each rank in
         turn. All ranks give the same name and the same ``address``. None for actors of its own.
+    shared_bytes
+        Bytes of batches that each actor of ``pool`` keeps for other loaders, such as trials of a
+        search. Chain, seed and epoch must be equal, and ``local_workers`` 0. 0 for none.
     prefetch_bytes
         Bytes of prefetched batches. The default is that of ``MultiProcessingReadingService``.
     max_restarts
@@ -89,6 +92,7 @@ class RayReadingService(MultiProcessingReadingService):
         resources: Mapping[str, Any] | None = None,
         *,
         pool: str | None = None,
+        shared_bytes: int = 0,
         prefetch_bytes: int | None = None,
         max_restarts: int = 3,
         late: float = 3.0,
@@ -114,6 +118,9 @@ class RayReadingService(MultiProcessingReadingService):
         if pool is not None and not (isinstance(pool, str) and pool):
             raise ValueError(f"pool is the name of shared actors or None, got {pool!r}")
         self.pool = pool
+        self.shared_bytes = validate_int("shared_bytes", shared_bytes, least=0)
+        if shared_bytes and (pool is None or self.local_workers):
+            raise ValueError("shared_bytes needs pool= and local_workers=0: actors keep batches")
         self.resources = dict(resources or {})
         for name in self.resources.keys() - set(_OPTIONS):
             words = closest(str(name), _OPTIONS, 0.5) or [", ".join(_OPTIONS)]
@@ -167,7 +174,8 @@ class RayReadingService(MultiProcessingReadingService):
         threads = self.threads_per_worker or max(1, int(self.resources.get("num_cpus", 1)))
         payload = self._far_payload(work)
         local, resources = self.local_workers, self.resources
-        options = ActorOptions(local, payload, threads, resources, self.pool, self.late)
+        pool = self.pool, self.shared_bytes
+        options = ActorOptions(local, payload, threads, resources, *pool, self.late)
         return RayPool(settings, options)
 
     def _begin_ray(self) -> None:

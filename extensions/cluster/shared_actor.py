@@ -5,36 +5,51 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
 
+from ...adapters.timeout import ITEM_SECONDS
 from ...reading_services.workers.worker import note_steps_in, prepare_process, serve
 from .actor import Caller, FarLine, NearLine
+from .shared_batches import LAST_HIT, STORE, SharingUnpickler
 
 MANAGER = -1
 """The number with which a manager connects to a pool."""
 NAMESPACE = "voxpipe"
 _UNUSED_SECONDS = 3  # Then a manager ends.
+# Seconds for one batch while other ranks wait; the usual limit of a rank for a batch.
+_LONGEST_TURN = ITEM_SECONDS
+STUCK_EXIT = 116
+"""Exit status of an actor in which the batch of one rank holds up all others."""
+_leave = os._exit
 
 
 class _Turns:
-    """A lock that threads get in the order in which they come."""
+    """A lock that threads get in the order in which they come.
 
-    def __init__(self) -> None:
+    A turn of more than ``seconds`` for which others wait ends this process, and they get another.
+    """
+
+    def __init__(self, seconds: float = _LONGEST_TURN) -> None:
         self._turn = threading.Condition()
         self._next = self._now = 0
+        self._seconds = seconds
 
     def __enter__(self) -> None:
         with self._turn:
             number, self._next = self._next, self._next + 1
-            self._turn.wait_for(lambda: self._now == number)
+            while self._now < number:
+                now = self._now
+                if not self._turn.wait_for(lambda: self._now > now, self._seconds):  # noqa: B023
+                    _leave(STUCK_EXIT)
 
     def __exit__(self, *error: object) -> None:
         with self._turn:
@@ -49,6 +64,7 @@ class _InTurns:
     """A line whose batches are made in turns with those of other ranks."""
 
     memory: Any
+    unpickler = SharingUnpickler
 
     @staticmethod
     def leave(code: int) -> None:
@@ -65,6 +81,14 @@ class _InTurns:
         with _TURNS:
             note_steps_in(self.memory)
             yield
+
+    def answer(self, message: bytes, carrier: Any) -> None:
+        """Send an answer; a kept batch has the time of its making, from which paces follow."""
+        if LAST_HIT.seconds:
+            answer = pickle.loads(message)
+            report = answer.report._replace(seconds=LAST_HIT.seconds)
+            message = pickle.dumps(replace(answer, report=report))
+        super().answer(message, carrier)  # type: ignore[misc]
 
 
 class _NearLine(_InTurns, NearLine): ...
@@ -92,6 +116,7 @@ class SharedActor:
                 prepare_process(settings)
                 self._catching = warnings.catch_warnings(record=True)
                 self._record = self._catching.__enter__()
+            STORE.most_bytes = max(STORE.most_bytes, caller.shared_bytes)
         serve(channel, payload, settings, self._record, _NearLine if is_near else _FarLine)
 
 
@@ -121,7 +146,7 @@ class Manager:
             make: Any = ray.remote(SharedActor)
             one = self._places[place] = _Place(make.options(**options).remote())
         one.ranks += 1
-        call = asyncio.ensure_future(_finish(one.actor.serve.remote(caller, number)))
+        call = asyncio.ensure_future(one.actor.serve.remote(caller, number))
         try:
             await asyncio.wait([call, end], return_when=asyncio.FIRST_COMPLETED)
             for future in filter(asyncio.Future.done, (call, end)):
@@ -153,10 +178,6 @@ class Manager:
             pause.wait(1.0)
             seconds = 0 if self._ends else seconds + 1
         os._exit(0)
-
-
-async def _finish(call: Any) -> None:
-    await call
 
 
 def manager_of(pool: str, node: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import mmap
 import os
 import pickle
@@ -18,7 +19,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import AuthenticationError, connection
 from multiprocessing.connection import Connection
@@ -37,6 +38,9 @@ from ...reading_services.workers.worker import Line, WorkerSettings, note_steps_
 # Seconds for a connection to prove that it has the key, and between two notes of a worker's step.
 GREETING_SECONDS = 20.0
 _NOTE_SECONDS = 0.25
+# Seconds for which sent bytes may stay unacknowledged. A trainer that is stopped for long keeps its
+# actors, though it reads no batches meanwhile.
+_TRAINER_SECONDS, _ACTOR_SECONDS = 10, 600
 _MOST_GREETING = 64 * 1024  # bytes
 _FREE_BUFFERS = 2
 
@@ -230,7 +234,7 @@ class StreamServer:
     """The trainer's listening sockets: TCP for other nodes, and a Unix socket for its own.
 
     ``greet`` is called in a thread of each connection that has the key, with the connection and
-    the first message.
+    the first message. It lifts the limit of waits when the connection is up.
     """
 
     def __init__(self, host: str, greet: Callable[[Connection, dict[str, Any]], None]) -> None:
@@ -242,10 +246,13 @@ class StreamServer:
         unix.bind(f"\0voxpipe-{secrets.token_hex(16)}")
         unix.listen()
         self._sockets = [tcp, unix]
+        for one in self._sockets:  # a peer may go between the wait and the accept
+            one.setblocking(False)
         self.address: tuple[str, int] = tcp.getsockname()[:2]
         self.unix_address: bytes = unix.getsockname()
         self._woken, self._wake = socket.socketpair()
         self._pause = threading.Event()
+        self._serving: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._accept, name="voxpipe-streams", daemon=True)
         self._thread.start()
 
@@ -261,9 +268,11 @@ class StreamServer:
                     self._pause.wait(_NOTE_SECONDS)
                     continue
                 peer.setblocking(True)
-                _end_with_node(peer)
+                _end_with_node(peer, _TRAINER_SECONDS)
                 stream = Connection(peer.detach())
-                threading.Thread(target=self._serve, args=(stream,), daemon=True).start()
+                thread = threading.Thread(target=self._serve, args=(stream,), daemon=True)
+                self._serving = [*filter(threading.Thread.is_alive, self._serving), thread]
+                thread.start()
 
     def _serve(self, stream: Connection) -> None:
         try:
@@ -271,7 +280,6 @@ class StreamServer:
             connection.deliver_challenge(stream, self.key)
             connection.answer_challenge(stream, self.key)
             facts = json.loads(stream.recv_bytes(_MOST_GREETING))
-            limit_waits(stream, float("inf"))
             self._greet(stream, facts)
         except (OSError, EOFError, ValueError, AuthenticationError):
             stream.close()  # not one of our workers, or it was stopped meanwhile
@@ -286,52 +294,74 @@ class StreamServer:
         for one in (*self._sockets, self._woken):
             one.close()
 
+    def join(self) -> None:
+        """Wait for the threads of streams, which have been shut."""
+        for thread in self._serving:
+            thread.join(_NOTE_SECONDS)
+
 
 def connect(addresses: Sequence[Any], key: bytes, facts: dict[str, Any]) -> tuple[Connection, bool]:
     """Return the worker's end of a stream, and whether it leads to a process on this node.
+
+    The last address has host and port. Waits have a limit until :func:`lift_limit`.
 
     Raises
     ------
     OSError
         No address can be reached.
     """
-    for peer in _peers(addresses):
-        _end_with_node(peer)
-        is_near = peer.family == socket.AF_UNIX
-        stream = Connection(peer.detach())
-        limit_waits(stream, GREETING_SECONDS)
-        connection.answer_challenge(stream, key)
-        connection.deliver_challenge(stream, key)
-        stream.send_bytes(json.dumps({**facts, "is_near": is_near}).encode())
-        limit_waits(stream, float("inf"))
-        return stream, is_near
-    raise OSError(
-        f"node {socket.gethostname()} cannot reach the trainer at {addresses[-1]}: let nodes reach "
-        "each other on all ports, as Ray itself needs it"
-    )
-
-
-def _peers(addresses: Sequence[Any]) -> Iterator[socket.socket]:
+    reason: Exception | None = None
     for address in addresses:
-        with contextlib.suppress(OSError):
-            if isinstance(address, bytes):
-                peer = socket.socket(socket.AF_UNIX)
-                peer.connect(address)
-            else:
-                peer = socket.create_connection(address, GREETING_SECONDS)
-                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer.setblocking(True)
-            yield peer
+        try:
+            stream, is_near = Connection(_peer(address).detach()), isinstance(address, bytes)
+            limit_waits(stream, GREETING_SECONDS)
+            connection.answer_challenge(stream, key)
+            connection.deliver_challenge(stream, key)
+            stream.send_bytes(json.dumps({**facts, "is_near": is_near}).encode())
+        except (OSError, EOFError, AuthenticationError) as error:
+            reason = error
+        else:
+            return stream, is_near
+    host, port = addresses[-1]
+    raise OSError(
+        f"node {socket.gethostname()} cannot reach the trainer at {host}, port {port} ({reason}). "
+        f"Let nodes connect to all ports of {host}, as each pool has another one, or give "
+        "local_workers=num_workers"
+    ) from reason
 
 
-def _end_with_node(peer: socket.socket) -> None:
-    """Let an idle stream end after ten seconds when the other node is gone without a word."""
+def _peer(address: Any) -> socket.socket:
+    """Return a connection to a Unix socket of this node, or to a host and port."""
+    if isinstance(address, bytes):
+        peer = socket.socket(socket.AF_UNIX)
+        peer.settimeout(GREETING_SECONDS)
+        peer.connect(address)
+    else:
+        peer = socket.create_connection(address, GREETING_SECONDS)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer.setblocking(True)
+    _end_with_node(peer, _ACTOR_SECONDS)
+    return peer
+
+
+def lift_limit(stream: Connection) -> None:
+    """Let a stream that is up wait for jobs and batches; the pool has limits for these."""
+    limit_waits(stream, math.inf)
+
+
+def _end_with_node(peer: socket.socket, seconds: int) -> None:
+    """Let a stream end when the other node is gone without a word: an idle one after ten seconds.
+
+    One with unacknowledged bytes ends after ``seconds``.
+    """
     if peer.family == socket.AF_UNIX:
         return
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("IDLE", 5), ("INTVL", 1), ("CNT", 5)):
         if hasattr(socket, f"TCP_KEEP{name}"):
             peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_KEEP{name}"), value)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)
 
 
 def shut(channel: Connection) -> None:
