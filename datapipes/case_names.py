@@ -135,10 +135,11 @@ class CaseNames:
             self._key, self._values = None, [*_first_values(cases, None)]
         text = None if self._key is None else _text_of(self._values)
         if text is not None and (":" not in text or "://" not in text):
-            self.of_number = partial(self._search, cases, text, _suffixes())
+            self.of_number = partial(self._search, cases, text)
 
-    def _search(self, cases: Sequence[Any], text: str, ends: tuple[str, ...], number: int) -> str:
+    def _search(self, cases: Sequence[Any], text: str, number: int) -> str:
         """Return the name of one case, if no other has it; else find the names of all."""
+        ends = _suffixes()
         name, own = name_of(cases[number], number, ends), _text_of([self._values[number]]) or ""
         self._searches += 1
         if self._searches <= _MOST_SEARCHES and "\0" not in name:

@@ -7,6 +7,7 @@ import gc
 import io
 import random
 import sys
+import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -377,6 +378,9 @@ def _parts_of(thing: Any) -> list[Any]:
     links = links_of(thing)
     if isinstance(thing, functools._lru_cache_wrapper):
         return [*own, *gc.get_referents(thing)]  # and the results that it keeps
+    if isinstance(thing, threading.Thread):
+        # Other libraries replace its hook, from which all of their objects follow.
+        return [part for name, part in vars(thing).items() if name != "_invoke_excepthook"]
     if isinstance(thing, ContextVar):
         return [thing.get(None), *gc.get_referents(thing)]
     if links is not None:

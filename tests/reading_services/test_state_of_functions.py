@@ -329,6 +329,22 @@ def test_a_first_item_has_the_numbers_of_a_generator_that_exists(kind):
     assert len(set(runs[0])) == 4
 
 
+class InThread:
+    """Holds a thread, whose hook leads to everything that a library holds."""
+
+    def __init__(self):
+        self.thread = threading.Thread()
+        self.thread._invoke_excepthook = lambda held=Unsearched("many"): held
+
+    def __call__(self, batch):
+        return batch
+
+
+def test_the_hook_of_a_thread_is_not_searched():
+    """Ray and others replace it; no generator behind it is of the user."""
+    assert not warnings_of(InThread(), None)
+
+
 class Later(Lazy):
     def __call__(self, batch):
         self.count = getattr(self, "count", 0) + 1

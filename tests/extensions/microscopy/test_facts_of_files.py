@@ -161,7 +161,7 @@ def test_planes_with_tags_of_colours_are_no_silent_channels(tmp_path, count):
     for own in ({}, {"metadata": None}):
         tifffile.imwrite(place, planes, **own)
         if count in (3, 4):
-            with pytest.warns(LikelyMistake, match=f'the {count} planes of .*axes="zyx" if'):
+            with pytest.warns(LikelyMistake, match=f'the {count} planes of .*axes="zyx" for'):
                 assert vp.Volume(place).shape == (count, 30, 20, 1)
         stack = vp.Volume(place, axes="zyx")
         np.testing.assert_array_equal(stack.numpy()[0].transpose(2, 1, 0), planes)
