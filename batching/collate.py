@@ -180,7 +180,7 @@ class LikelyLabels:
             f"{key!r} is sampled as an intensity, and holds few whole numbers, as a label does\n"
             f"  at {self._origin}\n{self._data}"
             f"  If it holds classes, name {key!r} in open_volume(labels=...). "
-            "If not, give {labels=} without it: then nothing is guessed."
+            "If not, give ⟦labels=⟧ without it: then nothing is guessed."
         )
         warn(text, errors.LikelyLabel, self._origin)
 

@@ -1,6 +1,6 @@
 """Texts that know which arguments they name, so that a command can name its options instead.
 
->>> text = cure("Give another place, or {overwrite=True}.")
+>>> text = cure("Give another place, or ⟦overwrite=True⟧.")
 >>> text
 'Give another place, or overwrite=True.'
 >>> spell(text, lambda one: f"--{one.name}")
@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-# {overwrite=True}, {affine=}, {where={"EchoTime": 5.0}}, {open_volume(axes="zyx")}; or such a word
-_MARK = re.compile(r"\{((?:\w+\()?[a-z]\w*=(?:[^{}]|\{[^{}]*\})*|storage_options|patch)\}")
+# ⟦overwrite=True⟧, ⟦affine=⟧, ⟦open_volume(axes="zyx")⟧ or a word: brackets that no path has.
+_MARK = re.compile(r"⟦((?:\w+\()?[a-z]\w*(?:=[^⟦⟧]*)?)⟧")
 # JSON in place of calls in Python.
 _VALUES = {"numpy.diag([x, y, z, 1])": "[[x, 0, 0, 0], [0, y, 0, 0], [0, 0, z, 0], [0, 0, 0, 1]]"}
 
@@ -53,7 +53,7 @@ class Cure(str):
 def cure(text: str, change: Callable[[str], str] = str) -> str:
     """Return a text, after a function of strings, that knows the arguments in its marks.
 
-    A mark is ``{name=value}`` with a literal, a word or nothing as the value.
+    A mark is ``⟦name=value⟧`` with a literal, a word or nothing as the value.
     """
     parts = list[str | Argument]()
     for part in _parts_of(text):

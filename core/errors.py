@@ -52,7 +52,7 @@ class VoxpipeError(Exception):
         One sentence: the event, with its file or value.
     do
         One sentence: the cure; by default the usual cure of this class. A mark such as
-        ``{overwrite=True}`` names an argument; a command names its option there.
+        ``⟦overwrite=True⟧`` names an argument; a command names its option there.
 
     Examples
     --------

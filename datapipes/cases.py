@@ -444,9 +444,9 @@ class ListCases(FindsCases):
         for key, pattern in self._show()[1].items():
             if key not in case and key not in self.optional:
                 do = "Add the file, narrow the pattern so that the case is left out, or write "
-                do += f"{{optional=({key!r},)}} to have the case without it."
+                do += f"⟦optional=({key!r},)⟧ to have the case without it."
                 if pattern.endswith("?"):
-                    do = f"A ? stands for one character; did you mean {{optional={key!r}}}?"
+                    do = f"A ? stands for one character; did you mean ⟦optional={key!r}⟧?"
                 what = f"case {case[CASE]} has no {key} ({pattern})"
                 errors[key] = VolumeNotFound(what, do=do).at(self.origin)
         return errors
@@ -490,7 +490,7 @@ class ListCases(FindsCases):
                 return f"Did you mean {public_name(below)!r}? Each folder that it finds is a case."
         asking = [key for key, pattern in self.patterns.items() if pattern.endswith("?")]
         if asking:
-            return f"A ? stands for one character; did you mean {{optional={asking[0]!r}}}?"
+            return f"A ? stands for one character; did you mean ⟦optional={asking[0]!r}⟧?"
         for pattern in self.patterns.values():
             full = pattern if self.path is None else posixpath.join(self.path, pattern)
             if "{" in pattern and self.path is not None:  # planes of one volume

@@ -389,7 +389,7 @@ class OpenVolume(SeedStamper, SameLength):
             is_label = says_label(source)
         kind = "label" if is_label else "intensity"
         if self.guesses and kind == "intensity" and looks_like_label(key):
-            write = f"{{open_volume(labels={(*self.labels, key)!r})}}"
+            write = f"⟦open_volume(labels={(*self.labels, key)!r})⟧"
             self._warn_of_label(key, "is sampled as an intensity", write)
         if key not in self._options_by_key:
             own = options_of(key, self._options, self._known_keys)
@@ -429,7 +429,7 @@ class OpenVolume(SeedStamper, SameLength):
             f"{key!r} {is_so}: interpolated, in float32\n  at {self.origin}\n"
             f"{_first_data(self.parent)}"
             f"  If it holds classes, write {write}. "
-            "If not, give {labels=} without it: then nothing is guessed."
+            "If not, give ⟦labels=⟧ without it: then nothing is guessed."
         )
         self._once.warn((is_so, key), text, LikelyLabel, self.origin)
 

@@ -305,8 +305,8 @@ def _keys_of_labels(
     for key in likely:
         text = (
             f"{key!r} looks like a label, and counts as an image\n"
-            f"  If it holds classes, give {{labels={(*sure, *likely)!r}}}, or a Volume its kind. "
-            "If not, give {labels=} without it: then nothing is guessed."
+            f"  If it holds classes, give ⟦labels={(*sure, *likely)!r}⟧, or a Volume its kind. "
+            "If not, give ⟦labels=⟧ without it: then nothing is guessed."
         )
         warn(text, LikelyLabel)
     return likely, sure

@@ -468,7 +468,7 @@ def _as_chain(
     volumes = [k for k in (cases[0] if cases else {}) if k not in others]
     if key is None and IMAGE not in volumes and len(volumes) > 1:
         msg = f"the case has {', '.join(map(repr, volumes))}, but the model gets one volume"
-        raise SampleError(msg, do=f"Name it: {{key={volumes[0]!r}}}, or call it 'image'.")
+        raise SampleError(msg, do=f"Name it: ⟦key={volumes[0]!r}⟧, or call it 'image'.")
     name = key or (IMAGE if IMAGE in volumes or not volumes else volumes[0])
     keys = [name, *([mask] if isinstance(mask, str) else [])]
     for case in cases:
@@ -557,7 +557,7 @@ def _batch_image(batch: Any, key: str | None) -> torch.Tensor:
     name = key or (IMAGE if IMAGE in images or len(images) != 1 else next(iter(images)))
     if name not in images:
         have = ", ".join(map(repr, images)) or "none"
-        raise SampleError(f"a batch has no images {name!r}, but {have}", do="Name one by {key=}.")
+        raise SampleError(f"a batch has no images {name!r}, but {have}", do="Name one by ⟦key=⟧.")
     return images[name]
 
 

@@ -212,7 +212,7 @@ class MultiProcessingReadingService:
                 f"{work.workers} workers were asked for and {working} works, as the graph is not "
                 f"split: {work.reason}\n"
                 "  Put .sharding_filter() after the first .shuffle(), so that each worker has a "
-                "share, or give {num_workers=1}; explain() shows where each pipe runs."
+                "share, or give ⟦num_workers=1⟧; explain() shows where each pipe runs."
             )
             self._once.warn(text, text, IdleWorkers, origin_of(work.graph))
         pool = self._pool_for(work)

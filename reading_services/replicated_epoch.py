@@ -84,7 +84,7 @@ class Dispatcher:
                 data = pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
             except Exception as error:  # the __reduce__ of a user's object may raise any error
                 msg = f"{shorten(item)} cannot travel to a worker: {error}"
-                do = "Yield plain data before sharding_round_robin_dispatch(), or {num_workers=0}."
+                do = "Yield plain data before sharding_round_robin_dispatch(), or ⟦num_workers=0⟧."
                 raise NotPicklable(msg, do=do) from error
         except StopIteration:
             self._last = _END

@@ -454,7 +454,7 @@ class ActivatedOutput:
         own = self._activation
         if own.output == "argmax" and channels == 1:
             msg = "the model gives one channel, whose argmax is 0 everywhere"
-            do = 'Give {output="sigmoid"} or "logits", or let it give a channel for each class.'
+            do = 'Give ⟦output="sigmoid"⟧ or "logits", or let it give a channel for each class.'
             raise SampleError(msg, do=do)
         self._shape = own.channels(channels), own.dtype_of(channels)
         self._output.begin(*self._shape)

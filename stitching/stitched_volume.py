@@ -356,7 +356,7 @@ class StitchedVolume:
             return output_at(destination, place.stored_grid, cells, **own)
         except DestinationExists as error:
             if place.version and not self._continues:
-                error.do += " A later call returns a finished result where {run=} names the model."
+                error.do += " A later call returns a finished result where ⟦run=⟧ names the model."
             raise
 
     def _new_cells(self, folder: Path | None) -> OpenCells:

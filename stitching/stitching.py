@@ -226,7 +226,7 @@ class Stitching:
         do += "and for a division by 0"
         if what == "NaN" and not keeps_nan:
             msg += ", and no label stands for that"
-            raise SampleError(msg, do=do + '; {output="logits"} keeps NaN.')
+            raise SampleError(msg, do=do + '; ⟦output="logits"⟧ keeps NaN.')
         if not one.has_warned:
             one.has_warned = True
             text = f"{msg}, in case {place.case}: the result has what comes of that. {do}."

@@ -328,7 +328,7 @@ class Folder:
 def leads_outside(name: str, target: str) -> LeadsOutside:
     """Return the error for a path or link to a target outside its folder."""
     msg = f"{name} leads out of its folder, to {target}."
-    return LeadsOutside(msg, do='If you trust who made it: {open_volume(follow="anywhere")}.')
+    return LeadsOutside(msg, do='If you trust who made it: ⟦open_volume(follow="anywhere")⟧.')
 
 
 def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:

@@ -137,7 +137,7 @@ def remote_errors(
             raise errors.StoreUnavailable(msg, do="Check the URL and the server.") from None
         check_base(place, options or {})
         msg = f"there is nothing at {name}."
-        raise errors.VolumeNotFound(msg, do="Check the URL and the {storage_options}.") from None
+        raise errors.VolumeNotFound(msg, do="Check the URL and the ⟦storage_options⟧.") from None
     except Exception as error:
         # Not chained: the text of the original may hold a signed URL or a key.
         raise remote_error(error, doing, name, secrets.describe(error)) from None
@@ -154,7 +154,7 @@ def check_base(url: str, options: Mapping[str, Any]) -> None:
     scheme, _, base = url.partition("::")
     noun = _IN_ARCHIVES.get(scheme.partition("://")[0].lower(), "")
     base, name = base or options.get("fo") or "", public_name(url)
-    do = f"Write it after '::' ({scheme}::FILE), or as {{storage_options={{'fo': 'FILE'}}}}."
+    do = f"Write it after '::' ({scheme}::FILE), or as ⟦storage_options={{'fo': 'FILE'}}⟧."
     if noun and not base:
         raise errors.VolumeReadError(f"{name} names no {noun}.", do=do)
     if not noun or not isinstance(base, str):
@@ -191,7 +191,7 @@ def remote_error(error: Exception, doing: str, place: str, message: str) -> erro
         do = "Copy the file to a local disk or to an object store."
         return errors.VolumeReadError(msg, do=do)
     if failure is FaultAdvice.REFUSAL:
-        do = "Check the credentials in {storage_options} or in the environment."
+        do = "Check the credentials in ⟦storage_options⟧ or in the environment."
         return errors.AccessDenied(f"{doing} {place} was refused: {message}.", do=do)
     if failure is FaultAdvice.BAD_CERTIFICATE:
         return errors.VolumeReadError(
@@ -208,7 +208,7 @@ def remote_error(error: Exception, doing: str, place: str, message: str) -> erro
         return errors.VolumeReadError(f"{place} has the unknown protocol {scheme!r}.", do=do)
     kind = errors.VolumeNotFound if is_of_no_bucket(error) else errors.VolumeReadError
     msg = f"{doing} {place} failed: {message}."
-    return kind(msg, do="Check the URL, the {storage_options} and the connection.")
+    return kind(msg, do="Check the URL, the ⟦storage_options⟧ and the connection.")
 
 
 def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -49,7 +49,7 @@ def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None
     if isinstance(settings, str):
         if client and not settings.startswith("it is not used for"):
             msg = f"{REMOTE}=obstore, but {public_name(url)} cannot be read with it: {settings}."
-            raise MissingDependency(msg, do=f"Unset {REMOTE}, or change the {{storage_options}}.")
+            raise MissingDependency(msg, do=f"Unset {REMOTE}, or change the ⟦storage_options⟧.")
         return open_fsspec(url, options, retry)
     # A forked child of a process that used obstore needs fsspec.
     if client or is_usable():

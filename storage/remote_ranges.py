@@ -273,7 +273,7 @@ class RemoteRanges(ABC):
         result = self._wait(self._facts_async(key))
         if result is None:
             msg = f"there is nothing at {self._place(key)}."
-            raise VolumeNotFound(msg, do="Check the URL and the {storage_options}.")
+            raise VolumeNotFound(msg, do="Check the URL and the ⟦storage_options⟧.")
         return result
 
     async def _facts_async(self, key: str) -> ObjectFacts | None:

@@ -512,7 +512,7 @@ def placed_array(thing: Any, *, has_affine: bool = False) -> tuple[Any, tuple[fl
     keys = {key for key in _GEOMETRY if hasattr(thing, key)} | {*(meta or ())} & {*_GEOMETRY}
     if keys and not has_affine:
         msg = f"a {name} has a geometry that is not read: {', '.join(sorted(keys))}."
-        raise UnknownFormat(msg, do="Pass {affine=} to place the voxels.")
+        raise UnknownFormat(msg, do="Pass ⟦affine=⟧ to place the voxels.")
     return thing, None
 
 
@@ -530,7 +530,7 @@ def _of_metatensor(
         return plain, None
     space = str(getattr(meta.get("space"), "value", meta.get("space") or "RAS"))
     if space not in ("RAS", "LPS"):
-        do = "Pass {affine=} to place the voxels, RAS+."
+        do = "Pass ⟦affine=⟧ to place the voxels, RAS+."
         raise UnknownFormat(f"{what} has an affine in the space {space!r}.", do=do)
     spatial = tuple(int(n) for n in meta.get("spatial_shape", ()))
     if len(shape) == 3 and shape[1:] == spatial:

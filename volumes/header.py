@@ -267,7 +267,7 @@ def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
         if PLACEMENT.get().has_affine:
             return IDENTITY
         msg = f"the affine of {name} is not a finite 4x4 matrix: {matrix.tolist()}."
-        raise BadHeader(msg, do="Pass {affine=}, the voxel-to-world matrix in millimetres.")
+        raise BadHeader(msg, do="Pass ⟦affine=⟧, the voxel-to-world matrix in millimetres.")
     return tuple(float(v) for v in matrix.ravel())
 
 
@@ -333,7 +333,7 @@ def invertible_affine(
             )
             return tuple(float(v) for v in matrix.ravel())
     msg = f"{noun} has no inverse: several voxels would have one place ({steps.tolist()})."
-    do = "Pass {affine=}, a 4x4 whose first three columns are the step of each axis in millimetres."
+    do = "Pass ⟦affine=⟧, a 4x4 whose first three columns are the step of each axis in millimetres."
     raise BadHeader(msg, do=do)
 
 

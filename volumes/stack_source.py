@@ -130,7 +130,7 @@ def refuse_other_grids(parts: Sequence[StackMember]) -> None:
         if all(part.header.shape[3] == 1 for part in parts):
             do = (
                 "A list gives channels. Slices of a DICOM series are one volume: give their "
-                "folder, and {files=[names]} for some of them."
+                "folder, and ⟦files=[names]⟧ for some of them."
             )
         msg = f"{first.name} and {other.name} are to be channels of one volume, and {how}"
         raise GridMismatch(msg, do=do)
@@ -153,7 +153,7 @@ def warn_of_axes(volumes: Mapping[str, Any], *, is_list: bool = False) -> None:
     if i != (j if k == 1 else k):
         return
     name, letters = volumes[plain].name, letters_of(volumes[plain])
-    axes = f"{{open_volume(axes={{{plain!r}: {letters!r}}})}}"
+    axes = f"⟦open_volume(axes={{{plain!r}: {letters!r}}})⟧"
     text = (
         f"axes-not-named: {first!r} ({volumes[first].name}) names its axes, and {plain!r} "
         f"({name}) does not; their shape fits in both orders. Write "
@@ -407,7 +407,7 @@ def source_of_object(thing: Any, options: Options) -> Source:
     values, own = placed_array(thing, has_affine=affine is not None)
     if own is not None and axes is not None:
         msg = f"a {type(thing).__name__} has an affine along its own axes, and was given axes="
-        raise SampleError(msg, do="Leave {axes=} out, or give {affine=} of the axes x, y, z too.")
+        raise SampleError(msg, do="Leave ⟦axes=⟧ out, or give ⟦affine=⟧ of the axes x, y, z too.")
     return from_array(values, affine or own or IDENTITY, axes, is_image=own is not None)
 
 

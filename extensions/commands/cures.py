@@ -48,7 +48,7 @@ def in_options(arguments: argparse.Namespace, text: str) -> str:
     >>> parser = argparse.ArgumentParser()
     >>> _ = parser.add_argument("--overwrite", action="store_true")
     >>> options = argparse.Namespace(actions=parser._actions)
-    >>> in_options(options, cure("Give another place, or {overwrite=True}."))
+    >>> in_options(options, cure("Give another place, or ⟦overwrite=True⟧."))
     'Give another place, or --overwrite.'
     """
     others = not_ours(arguments)

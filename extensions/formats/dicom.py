@@ -52,7 +52,7 @@ _UNEVEN = 1e-2
 _ONE_PLACE = 1e-3
 _SAME_STEPS = 1e-4
 _MOST_NAMES = 4
-_CHOOSE = "Choose the slices of one volume, by {where={keyword: value}} or {files='pattern'}."
+_CHOOSE = "Choose the slices of one volume, by ⟦where={keyword: value}⟧ or ⟦files='pattern'⟧."
 
 
 def _read(
@@ -220,7 +220,7 @@ def _of_series(
     if uid not in frames:
         what = f"{name} holds {len(uids)} DICOM series ({', '.join(uids) or 'no images'})"
         what += f", and not {series}." if series else "."
-        raise UnknownFormat(what, do="Give the one to read as {series=}.")
+        raise UnknownFormat(what, do="Give the one to read as ⟦series=⟧.")
     for error in unknown:
         warn(f"{error.message} It may belong to the series {uid}.", CasesLeftOut)
     return frames[uid]
@@ -232,7 +232,7 @@ def _by_keyword(where: Any, name: str) -> dict[str, Any]:
 
     if not isinstance(where, Mapping):
         msg = f"where= of {name} is {shorten(where)}, and takes a dict of keywords and values"
-        raise SampleError(msg, do='Write {where={"EchoTime": 5.0}}, for instance.')
+        raise SampleError(msg, do='Write ⟦where={"EchoTime": 5.0}⟧, for instance.')
     values = {}
     for key, value in where.items():
         keyword = key
@@ -245,7 +245,7 @@ def _by_keyword(where: Any, name: str) -> dict[str, Any]:
             raise SampleError(f"{key!r} in where= of {name} is no keyword of DICOM", do=do)
         if dictionary_VR(keyword_dict[keyword]) == "SQ":
             msg = f"{keyword} in where= of {name} is a sequence, which is not compared"
-            raise SampleError(msg, do="Give the keyword of a value in it, or {files='pattern'}.")
+            raise SampleError(msg, do="Give the keyword of a value in it, or ⟦files='pattern'⟧.")
         values[keyword] = value
     return values
 
@@ -340,7 +340,7 @@ def stack(
     if len(frames) > 1 and not (is_placed and len(places) == 1):
         if None in places:
             what = f"{name} has {len(frames)} frames, and does not say where each of them lies."
-            raise BadHeader(what, do="Pass {affine=} to stack them in the order of the file.")
+            raise BadHeader(what, do="Pass ⟦affine=⟧ to stack them in the order of the file.")
         frames, step = _in_order(frames, name, is_placed)
     _check_alike(frames, name)
     if not is_placed:
@@ -355,7 +355,7 @@ def stack(
 def _check_geometry(frames: Sequence[Frame]) -> None:
     """Refuse planes without a pixel spacing or direction; warn of sizes that may be missing."""
     vague = max(frames, key=lambda one: bool(one.missing))
-    what, do = f"{vague.file.name} has no {vague.missing}", "Pass {affine=} to say where it lies."
+    what, do = f"{vague.file.name} has no {vague.missing}", "Pass ⟦affine=⟧ to say where it lies."
     if vague.missing and vague.is_plane:
         raise BadHeader(f"{what}.", do=do)
     if vague.missing:
@@ -405,8 +405,8 @@ def _in_order(frames: Sequence[Frame], name: str, is_placed: bool) -> tuple[list
         if where:
             why = f"{usual:g} mm apart, but {'; '.join(where[:_MOST_NAMES])}"
         msg = f"the {count} slices of {name} are not evenly spaced: {why}."
-        do = "Look for missing slices, choose those of one volume by {where=} or {files=}, or pass "
-        raise BadHeader(msg, do=f"{do}{{affine=}} to read them as evenly spaced.")
+        do = "Look for missing slices, choose those of one volume by ⟦where=⟧ or ⟦files=⟧, or pass "
+        raise BadHeader(msg, do=f"{do}⟦affine=⟧ to read them as evenly spaced.")
     # A tilted gantry has two distances: along the normal, and along the table.
     apart = np.ptp(heights) / (count - 1), distance
     with_it = [one for one in frames if one.facts.get("SpacingBetweenSlices")]
@@ -439,11 +439,11 @@ def _too_many(
     )
     if not keys:
         names = _some({f"{one.file.name}, frame {one.number}": None for one in here})
-        do = "Choose slices of one volume by their names: {files='phase1_*.dcm'}, or a list."
+        do = "Choose slices of one volume by their names: ⟦files='phase1_*.dcm'⟧, or a list."
         return UnknownFormat(f"{what}: {names}. Nothing in their headers tells them apart.", do=do)
     values = [f"{k} ({_some({one.facts.get(k): None for one in frames})})" for k in keys]
     example = {key: here[0].facts.get(key) for key in keys[:3]}
-    do = f"Choose those of one volume: {{where={example!r}}}, or {{files='pattern'}}."
+    do = f"Choose those of one volume: ⟦where={example!r}⟧, or ⟦files='pattern'⟧."
     return UnknownFormat(f"{what}. They differ by {', '.join(values)}.", do=do)
 
 

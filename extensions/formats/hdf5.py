@@ -163,7 +163,7 @@ def refuse_leading_on(path: str, name: str, follow: str) -> None:
                 for reference, other in _leading_on(h5py, file, reach):
                     if not anywhere:
                         msg = f"{name} leads to other files: to {other}, as {shorten(reference)}."
-                        do = 'If you trust who made it: {open_volume(follow="anywhere")}.'
+                        do = 'If you trust who made it: ⟦open_volume(follow="anywhere")⟧.'
                         raise LeadsOutside(msg, do=do)
                     reach.check(other, reference)
                     waiting.append(other)
@@ -367,7 +367,7 @@ _KEPT_BYTES = 0  # that HDF5 keeps of decoded chunks: voxpipe has a cache of its
 _SPACING = "element_size_um"
 _AXES = "axistags"
 _NAME_AXES = (
-    'Name its axes, {dataset="name"} and {axes="tczyx"}, or as ilastik does: the attribute '
+    'Name its axes, ⟦dataset="name"⟧ and ⟦axes="tczyx"⟧, or as ilastik does: the attribute '
     """axistags of the dataset is '{"axes": [{"key": "t"}, {"key": "z"}, ...]}'."""
 )
 # BigDataViewer's tables about the levels of all time points.
@@ -520,7 +520,7 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
         if not isinstance(key, str) or key not in file:
             there = few_names(datasets_in(h5py, file), _MOST_NAMES) or "none"
             msg = f"{name} has no dataset {key!r}, but {there}."
-            raise BadHeader(msg, do="Give the path of one of them as {dataset=}.")
+            raise BadHeader(msg, do="Give the path of one of them as ⟦dataset=⟧.")
         if not isinstance(file[key], h5py.Dataset):
             raise BadHeader(f"{key} in {name} is a group.", do="Give the path of a dataset.")
         return file[key]
@@ -539,7 +539,7 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
         link = file.get(at, getlink=True)
         names.append(f"{at} (a link to {getattr(link, 'filename', '')}:{link.path})")
     msg = f"{name} holds {len(fitting)} datasets of two to four axes; all: "
-    do = f"Choose one, such as {{dataset={fitting[0]!r}}}." if fitting else _NAME_AXES
+    do = f"Choose one, such as ⟦dataset={fitting[0]!r}⟧." if fitting else _NAME_AXES
     raise UnknownFormat(f"{msg}{few_names(names, _MOST_NAMES) or 'none'}.", do=do)
 
 
@@ -547,7 +547,7 @@ def _layout(dataset: Any, name: str, axes: Any) -> Layout:
     """Return the layout that vigra's ``axistags`` give, as ilastik writes them; else the plain."""
     where, tags = f"{dataset.name} of {name}", dataset.attrs.get(_AXES)
     if dataset.shape is None:
-        raise BadHeader(f"{where} is empty: it has no shape.", do="Give another one as {dataset=}.")
+        raise BadHeader(f"{where} is empty: it has no shape.", do="Give another one as ⟦dataset=⟧.")
     refuse_conventions(dataset.attrs, where)
     shape = tuple(dataset.shape)
     labels = [dim.label or next(iter(dim.keys()), "") for dim in dataset.dims]
@@ -577,7 +577,7 @@ def _affine(dataset: Any, layout: Layout, level: Any, name: str) -> tuple[float,
     is_numbers = spacing.dtype.kind in "iuf" and spacing.shape == (3,)
     if not is_numbers or not np.isfinite(spacing).all() or spacing.min() <= 0:
         msg = f"{noun} of {name} is {spacing.tolist()}, not three lengths."
-        raise BadHeader(msg, do="Pass {affine=} to say where the voxels lie.")
+        raise BadHeader(msg, do="Pass ⟦affine=⟧ to say where the voxels lie.")
     if attribute is None:
         matrix = np.diag([*level[::-1], 1.0])  # stored as (z, y, x)
         matrix[:3, 3] = (level[::-1] - 1) / 2

@@ -103,7 +103,7 @@ class Hdf5File(RangeFile):
     def _bring(self, span: Span, pieces: dict[Span, Piece]) -> None:
         if sum(map(len, pieces.values())) + span[1] - span[0] > _MOST_BYTES:
             what = f"the tables of {self._file.name} take more than {_MOST_BYTES} bytes."
-            raise BadHeader(what, do="Give {dataset=}, or copy the file to a local disk.")
+            raise BadHeader(what, do="Give ⟦dataset=⟧, or copy the file to a local disk.")
         pieces[span] = super()._fetch([span])[0]
 
     def _fetch(self, spans: Sequence[Span]) -> list[Piece]:
@@ -331,13 +331,13 @@ def itk_place(
     own = "tzyx"[-count:] + "c" * (dataset.ndim - count)
     if axes not in (None, own):
         what = f"axes={axes!r} of {name} differs from the axes of its ITKImage, {own!r}."
-        raise BadHeader(what, do="Leave {axes=} out.")
+        raise BadHeader(what, do="Leave ⟦axes=⟧ out.")
 
     def affine() -> tuple[float, ...]:
         origin, spacing, rows = (np.asarray(group[key], np.float64) for key in keys)
         if not origin.shape == spacing.shape == rows.shape[:1] == rows.shape[1:] == (count,):
             what = f"{', '.join(keys)} of {group.name} in {name} do not fit {count} axes."
-            raise BadHeader(what, do="Pass {affine=} to say where the voxels lie.")
+            raise BadHeader(what, do="Pass ⟦affine=⟧ to say where the voxels lie.")
         steps = rows * spacing[:, None]  # a row of directions for each axis
         return affine_entries(world_affine(list(steps[:3, :3]), origin[:3].tolist()), name)
 

@@ -134,7 +134,7 @@ class TextFields(dict[str, str]):
         for name in () if key in near else near:
             if not PLACEMENT.get().has_affine or name in keys.split():
                 why = f"it has a field {key!r}; should that be {name}?"
-                or_affine = ", or pass {affine=}." if name in place.split() else "."
+                or_affine = ", or pass ⟦affine=⟧." if name in place.split() else "."
                 raise self.error(why, f"Correct the name{or_affine}")
 
     def integer(self, key: str, default: int = 0) -> int:
@@ -151,7 +151,7 @@ class TextFields(dict[str, str]):
             if len(values) != count:
                 raise self.error(f"its {key} is {self[key][:80]!r}")
         if len({*by_key.values()}) > 1 and "ElementSize" not in by_key:
-            raise self.error(f"its {' and '.join(by_key)} differ", "Pass {affine=}.")
+            raise self.error(f"its {' and '.join(by_key)} differ", "Pass ⟦affine=⟧.")
         return next(iter(by_key.values()), None)
 
     def lengths(self, count_key: str, key: str, most: int) -> tuple[int, ...]:
@@ -382,13 +382,13 @@ def _nrrd_affine(fields: TextFields, spatial: Sequence[int], sizes: Sequence[int
     else:
         columns, origin = _along_the_world(fields, spatial, sizes)
     if space.removesuffix("-time") not in _SPACES:
-        raise fields.error(f"its space is {space[:40]!r}", "Pass {affine=}.")
+        raise fields.error(f"its space is {space[:40]!r}", "Pass ⟦affine=⟧.")
     affine = world_affine(columns, origin, _SPACES[space.removesuffix("-time")])
     units, own = _units(fields, "spaceunits", dimension), _units(fields, "units", len(sizes))
     own = [own[axis] for axis in spatial] if any(own) else []
     # Oblique directions mix the axes of voxels and world: only a common unit fits both.
     if own and (units[: len(own)] not in ([], own) or (directions and len({*own}) > 1)):
-        raise fields.error(f"its units {own} do not fit its space", "Pass {affine=} instead.")
+        raise fields.error(f"its units {own} do not fit its space", "Pass ⟦affine=⟧ instead.")
     units = units or (own[:1] * 3 if directions else own)
     factors = factors_in(dict(zip("xyz", units, strict=False)), fields.name)
     affine[: len(factors)] *= np.reshape([*factors.values()], (-1, 1))
@@ -400,7 +400,7 @@ def _units(fields: TextFields, key: str, count: int) -> list[str]:
     text = fields.get(key, "")
     words = [phrase or word for phrase, word in re.findall(r'"([^"]*)"|([^\s"]+)', text)]
     if len(words) not in (0, count):
-        do = f"Write {count} units in quotes, or pass {{affine=}}."
+        do = f"Write {count} units in quotes, or pass ⟦affine=⟧."
         raise fields.error(f"its {key} are {text[:80]!r}", do)
     return words
 
@@ -422,7 +422,7 @@ def _along_the_world(
         step = next((s for s in (spacings[axis], between) if not math.isnan(s)), 1.0)
         steps = [between] if centre in ("node", "cell") else [between, nodes]
         if math.isfinite(extent) and not any(math.isclose(step, s, rel_tol=1e-3) for s in steps):
-            raise fields.error("its spacings and its axis mins and maxs differ", "Pass {affine=}.")
+            raise fields.error("its spacings and its axis mins and maxs differ", "Pass ⟦affine=⟧.")
         columns.append(tuple(step if other == row else 0.0 for other in range(3)))
         first = mins[axis] + (0.0 if is_node else step / 2)
         origin.append(first if math.isfinite(first) else 0.0)

@@ -195,7 +195,7 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
             if value != kind_of_first[key]:
                 one, two = (_SHORT.repr(getattr(v, "name", v)) for v in (value, kind_of_first[key]))
                 what = f"page {page.index} of {name} differs from page {first.index} in {key}"
-                do = "Write all pages alike. Where they are several images, give {series=}."
+                do = "Write all pages alike. Where they are several images, give ⟦series=⟧."
                 raise UnknownFormat(f"{what}: {one}, not {two}.", do=do)
     for text, missing in gdal:
         if missing is not None:  # which is a warning
@@ -216,7 +216,7 @@ def _series_number(all_series: Sequence[Any], series: int | None, name: str) -> 
         # A writer that is called for each page makes an image of each.
         shapes = Counter(f"{'x'.join(map(str, one.shape))} {one.dtype}" for one in all_series)
         counts = ", ".join(f"{count} of {form}" for form, count in [*shapes.items()][:4])
-        do = "Give {series=N} for one of them, or write the stack as one image, in one call."
+        do = "Give ⟦series=N⟧ for one of them, or write the stack as one image, in one call."
         raise UnknownFormat(f"{name} holds {len(all_series)} images: {counts}.", do=do)
     check_number(series or 0, len(all_series), "series", name)
     return series or 0
@@ -380,7 +380,7 @@ def _affine(
     return affine_entries(matrix, name)
 
 
-_AFFINE = "Pass {affine=numpy.diag([x, y, z, 1])}, with the voxel size in millimetres."
+_AFFINE = "Pass ⟦affine=numpy.diag([x, y, z, 1])⟧, with the voxel size in millimetres."
 
 
 def _spacing(
@@ -419,7 +419,7 @@ def _ome_spacing(
         if node.tag.endswith("BinaryOnly"):
             main = shorten(node.get("MetadataFile"))
             msg = f"{name} is a part of an OME-TIFF, and its metadata are in {main}."
-            do = f"Open {main} if it is a TIFF, or pass {{affine=}} to read this part alone."
+            do = f"Open {main} if it is a TIFF, or pass ⟦affine=⟧ to read this part alone."
             raise BadHeader(msg, do=do)
     # tifffile makes no series of an image without planes.
     pixels = [node for node in root.iter() if node.tag.endswith("Pixels")]
@@ -549,7 +549,7 @@ def open_tiff(
         names = image.axes if axes is None else check_axes(axes, image.shape, name)
         if axes is None and not {"x", "y"} <= {*names}:
             msg = f"{name} names its axes {', '.join(names)}, without x or y"
-            raise BadHeader(msg, do=f'Name all {len(names)} by {{axes="zyx"}}, for instance.')
+            raise BadHeader(msg, do=f'Name all {len(names)} by ⟦axes="zyx"⟧, for instance.')
         layout = named_layout(image.shape, names, name, image.labels)
         step, unit = image.time_step
         layout = replace(layout, times=layout.times.at(step, 0.0, unit))

@@ -64,5 +64,5 @@ def warn_of_colours(image: Any, name: str, do: str = "") -> None:
         stack, colours = ("".join(map(letter.get, image.axes, image.axes)) for letter in _LETTERS)
         msg = f"colours-or-planes: the {count} planes of {name} have the tags of colours, which"
         msg += f" tifffile writes for any {count} planes. They are read as {count} channels"
-        do = do or f'Pass {{axes="{stack}"}} for a stack along z, {{axes="{colours}"}} for colours.'
+        do = do or f'Pass ⟦axes="{stack}"⟧ for a stack along z, ⟦axes="{colours}"⟧ for colours.'
         warn(f"{msg}. {do}", LikelyMistake)

@@ -122,7 +122,7 @@ def _affine(image: Any, sizes: dict[str, int], name: str) -> tuple[tuple[float, 
     silent = [axis for axis in "xyz" if not lengths[axis] and sizes.get(axis, 1) > 1]
     if silent:
         msg = f"unknown-size: {name} has no voxel size along {', '.join(silent)}, which is read as "
-        do = "Pass {affine=numpy.diag([x, y, z, 1])}, with the voxel size in millimetres."
+        do = "Pass ⟦affine=numpy.diag([x, y, z, 1])⟧, with the voxel size in millimetres."
         warn(f"{msg}that along x. {do}", LikelyMistake)
     word = unit_word(str(getattr(image.dimension_properties.X, "unit", None) or "um"))
     unit = plain_unit(word) if word in MILLIMETRES else "um"
@@ -160,7 +160,7 @@ def open_bioio(
     scenes = [*map(str, image.scenes)]
     if scene is None and len(scenes) > 1:
         msg = f"{name} holds {len(scenes)} scenes: {few_names(scenes, 6)}"
-        raise SampleError(msg, do="Give {scene=NAME} for one; vp.from_ome() makes a case of each.")
+        raise SampleError(msg, do="Give ⟦scene=NAME⟧ for one; vp.from_ome() makes a case of each.")
     by_name: dict[Any, int] = {**dict(zip(scenes, itertools.count(), strict=False))}
     number = 0 if scene is None else by_name.get(scene, scene)
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(scenes):

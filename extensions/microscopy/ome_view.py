@@ -135,7 +135,7 @@ def _at_label(request: BackendRequest, name: str, label: Any) -> BackendRequest:
         group = request.zarr_store
         if not hasattr(group, "groups") or path not in group:
             msg = f"{name} has no label group {label!r}"
-            raise VolumeNotFound(msg, do="Give the group at labels/NAME, or a path with {label=}.")
+            raise VolumeNotFound(msg, do="Give the group at labels/NAME, or a path with ⟦label=⟧.")
         return BackendRequest(**{**vars(request), "zarr_store": group[path]})
     place = os.fspath(request.path) if request.path else request.uri or ""
     OmeNode.at(place, request.storage_options).label(label)
@@ -150,10 +150,10 @@ def at_time(backend: Backend, time: Any, name: str) -> Backend:
     times, channels = backend.header.times, range(backend.shape[0])
     if not backend.header.names_axes:
         msg = f"{name} does not name its axes, so it has no time points"
-        raise SampleError(msg, do='Name them by {axes="tczyx"}, in the order of the array.')
+        raise SampleError(msg, do='Name them by ⟦axes="tczyx"⟧, in the order of the array.')
     if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < times.number:
         have = f"0 to {times.number - 1}" if times.number > 1 else "only 0"
-        do = 'Give a number from 0, or {time="channels"} for all of them as channels.'
+        do = 'Give a number from 0, or ⟦time="channels"⟧ for all of them as channels.'
         raise SampleError(f"{name} has no time point {time!r}, but {have}", do=do)
     if times.number == 1:
         return backend

@@ -125,7 +125,7 @@ class PlaneFiles:
         count = len(self.values[self.axes.index("t")]) if "t" in self.axes else 1
         if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < count:
             have = f"0 to {count - 1}" if count > 1 else "only 0"
-            do = 'Give a number from 0, or {time="channels"} for all of them as channels.'
+            do = 'Give a number from 0, or ⟦time="channels"⟧ for all of them as channels.'
             raise SampleError(f"{name} has no time point {time!r}, but {have}", do=do)
         if "t" not in self.axes:
             return self
@@ -282,16 +282,16 @@ def files_of_folder(folder: str, name: str, *, allow_gaps: bool = False) -> Plan
         other = next(n for n, s in zip(names, split, strict=True) if tuple(s[::2]) != usual)
         like = next(n for n, s in zip(names, split, strict=True) if tuple(s[::2]) == usual)
         msg = f"{name} holds {like} and {other}, whose names differ in more than numbers."
-        do = "Name the planes by {pattern='z{z}.tif'}, or move the other files."
+        do = "Name the planes by ⟦pattern='z{z}.tif'⟧, or move the other files."
         if by_words := _suggestion_of_words(names, split):
-            do = f"If the words are channels, pass {{pattern={by_words!r}}}. Or move the others."
+            do = f"If the words are channels, pass ⟦pattern={by_words!r}⟧. Or move the others."
         raise UnknownFormat(msg, do=f"{do} One file of several planes is opened by its own path.")
     columns = list(zip(*(parts[1::2] for parts in split), strict=True))
     varying = [n for n, column in enumerate(columns) if len(set(map(int, column))) > 1]
     if len(varying) > 1:
         msg = f"the names in {name} differ in {len(varying)} numbers, from {names[0]} to "
         pattern = _suggestion(split[0], varying)
-        do = f"Say which is which: {{pattern={pattern!r}}}; {{t}}, {{c}} and {{z}} are numbers."
+        do = f"Say which is which: ⟦pattern={pattern!r}⟧; {{t}}, {{c}} and {{z}} are numbers."
         raise UnknownFormat(f"{msg}{names[-1]}.", do=do)
     if not varying and len(names) > 1:
         raise _two_of_one(names[0], names[1])
@@ -358,7 +358,7 @@ def _in_order(
     """Return files in C order of their axes; ``VolumeNotFound`` for gaps of all time points."""
     columns = list(zip(*by_value, strict=True))
     values = [tuple(sorted({*column}, key=lambda v: natural_key(str(v)))) for column in columns]
-    do = "Copy the missing files, or pass {allow_gaps=True} to close the gaps."
+    do = "Copy the missing files, or pass ⟦allow_gaps=True⟧ to close the gaps."
     for place, (axis, row) in enumerate(zip(axes, values, strict=True)):
         numbers = [value for value in row if isinstance(value, int)]
         if len(numbers) < len(row) or allow_gaps:  # channels with names
@@ -383,7 +383,7 @@ def _key_text(axes: Sequence[str], key: Sequence[Coordinate]) -> str:
 
 def _two_of_one(first: str, second: str) -> UnknownFormat:
     msg = f"{public_name(first)} and {public_name(second)} have the same numbers."
-    return UnknownFormat(msg, do="Move one of them, or name the planes by {pattern='z{z}.tif'}.")
+    return UnknownFormat(msg, do="Move one of them, or name the planes by ⟦pattern='z{z}.tif'⟧.")
 
 
 def read_planes(
@@ -461,11 +461,11 @@ def open_sequence(
         msg = f"each file of {name} has several planes along {twice}: shape {image.shape}, axes "
         do = f"Open one file by its path, or leave {{{twice}}} out of the pattern."
         if pattern is None and not is_pattern(name):
-            do = "Open one file by its path, '*.tif' for one case a file, or pass {pattern=}."
+            do = "Open one file by its path, '*.tif' for one case a file, or pass ⟦pattern=⟧."
         raise UnknownFormat(f"{msg}{', '.join(image.axes)}.", do=do)
     if image.affine != IDENTITY and counts.get("z", 1) > 1:
         msg = f"unknown-z: the planes of {name} have a width and a height, and no distance along z"
-        do = "Pass {affine=numpy.diag([x, y, z, 1])}, with the voxel size in millimetres."
+        do = "Pass ⟦affine=numpy.diag([x, y, z, 1])⟧, with the voxel size in millimetres."
         warn(f"{msg}, which is read as 1 mm. {do}", LikelyMistake)
     layout = named_layout(lead + image.shape, letters, name, files.channel_names)
     backend = _backend(every, image, segments, decoders, lead, letters, layout, name)

@@ -155,7 +155,7 @@ class _HttpStream(Seekable):
             return
         if status in _ABSENT:
             msg = f"the server answered {status} for {self.name}: there is nothing."
-            raise VolumeNotFound(msg, do="Check the URL and the {storage_options}.")
+            raise VolumeNotFound(msg, do="Check the URL and the ⟦storage_options⟧.")
         if status in _REFUSAL_CODES:
             msg = f"reading {self.name} was refused with status {status}."
             do = "Check the credentials: auth=, headers=, or those in the URL."

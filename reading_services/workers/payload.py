@@ -93,12 +93,12 @@ def _is_guard(test: ast.expr) -> bool:
 
 MOVE = (
     "Move it to the top level of a module that you import, or use "
-    "ThreadReadingService(num_threads), to which nothing travels, or {num_workers=0}."
+    "ThreadReadingService(num_threads), to which nothing travels, or ⟦num_workers=0⟧."
 )
 _INSTALL = 'pip install "voxpipe[notebook]" (cloudpickle), with which it travels by value.'
 _OPEN_INSIDE = (
     "Open or construct it in the function, when it is called, or use "
-    "ThreadReadingService(num_threads), to which nothing travels, or {num_workers=0}."
+    "ThreadReadingService(num_threads), to which nothing travels, or ⟦num_workers=0⟧."
 )
 # Fixes where there is no file to import, the lasting one first.
 _TYPED_HINT = (
@@ -110,7 +110,7 @@ _TYPED_HINT = (
 )
 _GUARD_HINT = (
     'is defined under if __name__ == "__main__":, which runs in no worker',
-    "Move it above that line, or use {num_workers=0}.",
+    "Move it above that line, or use ⟦num_workers=0⟧.",
 )
 _Part: TypeAlias = tuple[str, Any, Pipe | None]
 """A part of the payload: its name for messages, the object, and its pipe, if any."""

@@ -219,7 +219,7 @@ class WorkerPool:
             raise WorkerDied(
                 f"{current_process().name} is a daemon process (as a worker of torch's DataLoader "
                 "or of a multiprocessing.Pool is), which may not start workers of its own",
-                do="Use ThreadReadingService(num_threads) or {num_workers=0} in it.",
+                do="Use ThreadReadingService(num_threads) or ⟦num_workers=0⟧ in it.",
             )
         self._modules = payload.modules if torch else ()
         if context.get_start_method() == "forkserver":

@@ -58,7 +58,7 @@ from .script import ALWAYS, ScriptUnpickler, adopt, ignore_signals
 ORPHAN_EXIT = 113
 _PLAIN = (
     "Let workers yield plain data: read streams and open files in a map() at the end of the chain "
-    "(webdataset(decode=True) reads its own), or use {num_workers=0}."
+    "(webdataset(decode=True) reads its own), or use ⟦num_workers=0⟧."
 )
 # Exit code of a worker that cannot receive a message, e.g. for lack of memory. The consumer
 # replaces it.

@@ -58,10 +58,10 @@ def advice(exitcode: int | None, was_up: bool) -> str:
     if exitcode == DEAF:
         return "Its own message is above; for lack of memory, try fewer workers."
     if exitcode in _CRASHES:
-        return "Compiled code crashed: see where by python -X faulthandler and {num_workers=0}."
+        return "Compiled code crashed: see where by python -X faulthandler and ⟦num_workers=0⟧."
     return (
         "A function or library that it called ended the process by itself (os._exit): run "
-        "with {num_workers=0} to see where."
+        "with ⟦num_workers=0⟧ to see where."
     )
 
 

@@ -157,7 +157,7 @@ class TransformChain:
         what = "numbers of pixels" if unit else "unknown: the file has no size of voxels"
         if unit or np.array_equal(first.affine, np.eye(4)):
             msg = f"{op.name} has lengths in {op.unit}; those of {first.name} are {what}"
-            do = "Pass {affine=} to open_volume() to give the voxels a size, or leave unit= out."
+            do = "Pass ⟦affine=⟧ to open_volume() to give the voxels a size, or leave unit= out."
             raise SampleError(msg, do=do)
 
     @cached_property
@@ -239,10 +239,10 @@ def _give_place(first: str, key: str, volumes: Mapping[str, Any]) -> str:
     """Return the cure where one of two volumes, by key, has no place."""
     if _place_of(volumes[key]) == _MILLIMETRES:
         first, key = key, first
-    matrix = f"{{open_volume(affine={{{key!r}: matrix}})}}; np.eye(4) if it is so."
+    matrix = f"⟦open_volume(affine={{{key!r}: matrix}})⟧; np.eye(4) if it is so."
     if volumes[first].grid.shape != volumes[key].grid.shape:
         return f"Say where the voxels of {key!r} lie: {matrix}"
-    same = f"{{open_volume(affine={{{key!r}: {first!r}}})}}"
+    same = f"⟦open_volume(affine={{{key!r}: {first!r}}})⟧"
     return f"Give {key!r} the place of {first!r}: {same}. Or give it another: {matrix}"
 
 
@@ -260,7 +260,7 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
     # Resampling needs a stated place of both.
     silent = [name for name in (first, key) if _is_silent(volumes[name], differ)]
     matrices = ", ".join(f"{name!r}: matrix" for name in silent or [key])
-    affine, is_stated = f"{{open_volume(affine={{{matrices}}})}}", not silent
+    affine, is_stated = f"⟦open_volume(affine={{{matrices}}})⟧", not silent
     resample = f"Put .resample_to({first!r}) right after open_volume(), or "
     if grid.shape == its.shape:
         how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
@@ -284,5 +284,5 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
             do = f"Store one of them in the axes of the other, or open_volume(keys=[{first!r}])."
             if plain is not None:
                 letters = letters_of(volumes[plain])
-                do = f"Name the axes of it: {{open_volume(axes={{{plain!r}: {letters!r}}})}}."
+                do = f"Name the axes of it: ⟦open_volume(axes={{{plain!r}: {letters!r}}})⟧."
     return GridMismatch(f"{first!r} and {key!r} {how}: {one.name} and {other.name}", do=do)

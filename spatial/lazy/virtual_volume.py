@@ -380,7 +380,7 @@ def realized_patch(sample: Sample, key: str) -> Any:
         return next(filter(fits, lazy.values()), None)
     if not fits(lazy[key]):
         msg = f"{key!r} was realized as {lazy[key].shape} and is {shape} now"
-        do = f"Say where it lies: {{open_volume(affine={{{key!r}: matrix}})}}."
+        do = f"Say where it lies: ⟦open_volume(affine={{{key!r}: matrix}})⟧."
         raise SampleError(f"{msg}, so its affine is not known", do=do)
     return lazy[key]
 

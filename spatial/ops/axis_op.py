@@ -309,7 +309,7 @@ class ToAxes(FieldChecks):
             axes = self._plane(plan, present)
         elif present[0] in PLAIN:
             msg = f"to_axes({axes!r}) needs the names of the stored axes, which are not known"
-            do = 'Name them in stored order, {open_volume(axes="zyx")} for instance. After '
+            do = 'Name them in stored order, ⟦open_volume(axes="zyx")⟧ for instance. After '
             do += "transpose() or orientation() axes have no names: put to_axes() before."
             raise BadHeader(msg, do=do)
         order = [present.index(letter) for letter in all_names(axes)]
@@ -397,7 +397,7 @@ def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
     lengths = np.sqrt((linear**2).sum(axis=0))
     if not np.isfinite(linear).all() or np.linalg.matrix_rank(linear) < 3:
         msg = f"the affine has no inverse, so its axes point nowhere: {linear.tolist()}"
-        raise BadHeader(msg, do="Pass {affine=} when opening the volume.")
+        raise BadHeader(msg, do="Pass ⟦affine=⟧ when opening the volume.")
     basis, _, right = np.linalg.svd(linear / lengths)
     turn = basis @ right
     pairs = [(0, 0)] * 3

@@ -218,7 +218,7 @@ class ResampleTo:
         grid = Grid.from_json(params["grid"])
         if plan.grid.is_singular:
             msg = f"the affine has no inverse: {plan.affine.tolist()}"
-            raise BadHeader(msg, do="Pass {affine=} when opening the volume.")
+            raise BadHeader(msg, do="Pass ⟦affine=⟧ when opening the volume.")
         is_same = plan.affine_rows == grid.rows
         step = np.eye(4) if is_same else np.linalg.solve(plan.affine, grid.affine)
         return plan.then(affine3x4(step), grid.shape, lattice=False)
@@ -247,7 +247,7 @@ def warn_of_outside(volume: Any, grid: Grid) -> None:
     if lies_outside(grid, volume.grid):
         text = (
             f"volume-outside: {volume.name} lies outside {grid!r} of the other volumes, so all of "
-            "it is background there. Check its affine, or give the right one: {affine=}."
+            "it is background there. Check its affine, or give the right one: ⟦affine=⟧."
         )
         _OUTSIDE.warn(volume.name, text, LikelyMistake)
 

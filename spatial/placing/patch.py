@@ -63,7 +63,7 @@ class PatchOp(FieldChecks):
             axes, line = ", ".join(map(str, larger)), f"\n  at {self.origin}" * bool(self.origin)
             text = (
                 f"a volume is smaller than the patch {tuple(params['size'])} on axis {axes}; it is "
-                "centred, and the rest follows the padding rule. Give a smaller {patch} to avoid "
+                "centred, and the rest follows the padding rule. Give a smaller ⟦patch⟧ to avoid "
                 f"that.{line}"
             )
             warn(text, PatchLargerThanVolume, self.origin)

@@ -139,7 +139,7 @@ def pull_back(
         except np.linalg.LinAlgError:
             rows = [list(to_world[start : start + 3]) for start in (0, 3, 6)]
             msg = f"the affine has no inverse, so its voxels have no place in the world: {rows}"
-            do = 'Pass {affine=} when opening the volume, or space="voxel" to this op.'
+            do = 'Pass ⟦affine=⟧ when opening the volume, or space="voxel" to this op.'
             raise BadHeader(msg, do=do) from None
         back = apply(to_voxel, back) if any(back) else back
         turn = turn if is_even else product(product(to_voxel, turn), to_world)

@@ -333,8 +333,8 @@ class InThread:
     """Holds a thread, whose hook leads to everything that a library holds."""
 
     def __init__(self):
-        self.thread = threading.Thread()
-        self.thread._invoke_excepthook = lambda held=Unsearched("many"): held
+        held, self.thread = Unsearched("many"), threading.Thread()
+        self.thread._invoke_excepthook = lambda: held
 
     def __call__(self, batch):
         return batch

@@ -212,7 +212,7 @@ LEASE_SECONDS = 60.0
 _BEATS = 4  # renewals per lease: three may fail in a row
 _LOOKS_AT_LEASE = 60  # polls per lease, of one request each, two where a claim is watched
 _PATIENCE = 3  # leases to wait: for a killed writer, a killed taker, and the requests
-_ELSEWHERE = "Give another place, or {overwrite=True}."
+_ELSEWHERE = "Give another place, or ⟦overwrite=True⟧."
 
 
 class RemoteLease:

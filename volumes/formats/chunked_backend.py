@@ -37,7 +37,7 @@ def millimetres_in(unit: Any, name: str) -> float:
     if word not in MILLIMETRES and word not in NO_LENGTHS:
         warn(
             f"unknown-unit: {name} gives lengths in the unknown unit {shorten(unit)}; they "
-            "count as pixels. Pass {affine=} to place the voxels.",
+            "count as pixels. Pass ⟦affine=⟧ to place the voxels.",
             LikelyMistake,
         )
     units = values_here().get(PLACEMENT, PLACEMENT.default).units
@@ -51,7 +51,7 @@ def factors_in(units: Mapping[str, str], name: str) -> dict[str, float]:
     if len({unit_word(unit) in MILLIMETRES for unit in units.values()}) > 1:
         every = ", ".join(f"{axis}: {unit!r}" for axis, unit in units.items())
         msg = f"{name} gives lengths along some axes only, by units of {every}."
-        raise BadHeader(msg, do="Pass {affine=} to say where the voxels lie.")
+        raise BadHeader(msg, do="Pass ⟦affine=⟧ to say where the voxels lie.")
     factors = {unit: millimetres_in(unit, name) for unit in {*units.values()}}
     return {axis: factors[unit] for axis, unit in units.items()}
 
@@ -136,7 +136,7 @@ def plain_layout(shape: tuple[int, ...], name: str, axes: Any = None) -> Layout:
     if spatial is None:
         msg = f"the array of {name} has {len(shape)} axes without names."
         do = "Store (I, J, K) or (C, I, J, K)"
-        do += ', or name the axes, {axes="tzyx"} for instance.' if len(shape) > 4 else "."
+        do += ', or name the axes, ⟦axes="tzyx"⟧ for instance.' if len(shape) > 4 else "."
         raise BadHeader(msg, do=do)
     return Layout(shape, (0,) * (len(shape) == 4), spatial, is_named=False)
 
@@ -173,7 +173,7 @@ def axes_of_names(names: Sequence[Any], name: str) -> str | None:
         _AXES_ONCE.warn(
             tuple(words),
             f"unknown-axes: {name} names its axes {', '.join(map(str, names))}, and x, y, z, c and "
-            "t are known; they are read in stored order. Pass {axes=} to name them.",
+            "t are known; they are read in stored order. Pass ⟦axes=⟧ to name them.",
             LikelyMistake,
         )
     return None
@@ -185,7 +185,7 @@ def refuse_other_names(names: Sequence[Any], axes: Sequence[str], name: str) -> 
     own = [AXES_BY_NAME.get(axis, axis) for axis in axes]
     if any(letter not in ("", axis) for letter, axis in zip(letters, own, strict=False)):
         msg = f"the metadata of {name} name its axes {', '.join(axes)}, and its array "
-        do = "Correct one of them, or open the array itself with {axes=} and {affine=}."
+        do = "Correct one of them, or open the array itself with ⟦axes=⟧ and ⟦affine=⟧."
         raise BadHeader(f"{msg}{', '.join(map(str, names))}.", do=do)
 
 
@@ -193,7 +193,7 @@ def warn_of_coordinates(keys: Sequence[Any], name: str, what: str = "coordinates
     """Warn of places or sizes of voxels, along some axes or in some tags, which are not read."""
     if keys and not PLACEMENT.get().has_affine:
         msg = f"{what.split()[0]}: {name} has {what} {', '.join(map(str, keys))}, which are "
-        do = "Pass {affine=} to place the voxels."
+        do = "Pass ⟦affine=⟧ to place the voxels."
         warn(f"{msg}not read: without other sizes, voxels are 1 mm wide. {do}", LikelyMistake)
 
 
@@ -202,7 +202,7 @@ def check_axes(axes: Any, shape: Sequence[int], name: str) -> str:
     is_text = isinstance(axes, str)
     if not is_text or not set(axes) <= set(_LETTERS) or len(set(axes)) < len(axes):
         msg = f"axes= of {name} is {shorten(axes)}, and takes the letters x, y, z, c, t, each once"
-        raise SampleError(msg, do='Write them in the order of the array, such as {axes="czyx"}.')
+        raise SampleError(msg, do='Write them in the order of the array, such as ⟦axes="czyx"⟧.')
     if len(axes) != len(shape):
         msg = f"axes={axes!r} names {len(axes)} axes, and {name} has {len(shape)}: {tuple(shape)}"
         raise SampleError(msg, do="Give one letter for each axis.")
@@ -251,7 +251,7 @@ def named_layout(
     numbers = {axis: n for n, axis in enumerate(axes)}
     if len(numbers) != len(axes):
         msg = f"{name} has several axes of one name ({', '.join(axes)}), shape {shape}."
-        raise BadHeader(msg, do=f"Name each of the {len(shape)} axes in the file, or by {{axes=}}.")
+        raise BadHeader(msg, do=f"Name each of the {len(shape)} axes in the file, or by ⟦axes=⟧.")
     x, y, z = (numbers.get(axis) for axis in SPATIAL)
     c_axes = tuple(n for n, axis in enumerate(axes) if axis not in SPATIAL)
     names = names_of_channels(labels, axes, shape) if labels else ()

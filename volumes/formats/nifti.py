@@ -176,7 +176,7 @@ def _orientation(fields: Any, name: str) -> tuple[float, ...]:
             fields[key] = 0  # as nibabel and ITK do
             if not PLACEMENT.get().has_affine:
                 msg = f"{name} has the {key} {code}, which NIfTI does not define; 0 is used."
-                warn(f"unknown-code: {msg} Pass {{affine=}} to place the voxels.", LikelyMistake)
+                warn(f"unknown-code: {msg} Pass ⟦affine=⟧ to place the voxels.", LikelyMistake)
     try:
         # NumPy would warn of a signalling NaN in a damaged header.
         with np.errstate(invalid="ignore"):
@@ -186,7 +186,7 @@ def _orientation(fields: Any, name: str) -> tuple[float, ...]:
                 raise ValueError("pixdim[1,2,3] should be positive")
     except (HeaderDataError, ValueError) as error:
         why = f"its orientation cannot be read ({error})"
-        raise bad_nifti(name, why, "Pass {affine=} to place the voxels.") from None
+        raise bad_nifti(name, why, "Pass ⟦affine=⟧ to place the voxels.") from None
     if "xyzt_units" in fields:  # Analyze has none
         affine[:3] *= millimetres_in(UNITS[int(fields["xyzt_units"]) & UNIT_BITS], name)
     return affine_entries(affine, name)
@@ -312,7 +312,7 @@ def _parse_analyze(
         return raw_fields, mats
     if len(mats) > 1:
         msg = f"{header.name} is compressed, and nibabel ignores its {paths[0]}, but not .mat.gz."
-        raise BadHeader(msg, do="Decompress the image and its .mat, or pass {affine=}.")
+        raise BadHeader(msg, do="Decompress the image and its .mat, or pass ⟦affine=⟧.")
     if size > _MOST_MAT_BYTES:
         msg = f"{paths[0]} takes {size} bytes, and the matrices of an image {_MOST_MAT_BYTES}"
         raise BadHeader(f"{msg} at most.", do=do)

@@ -493,7 +493,7 @@ def _warn_of_level(get: Callable[[str], bytes | None], image: str, backend: Zarr
     with suppress(VoxpipeError):  # a group without access
         if any(b"multiscales" in (get(key) or b"") for key in ("zarr.json", ".zattrs")):
             what = f"level-without-place: {name} is one array of {image}, whose metadata place it"
-            warn(f"{what}. Open {image} with {{level=}}, or pass {{affine=}}.", LikelyMistake)
+            warn(f"{what}. Open {image} with ⟦level=⟧, or pass ⟦affine=⟧.", LikelyMistake)
         names = dimension_names(getattr(backend._array, "_array", backend._array))
         axes = [axis for axis in names if AXES_BY_NAME.get(str(axis).lower()) in SPATIAL]
         # xarray writes the coordinates of an axis as an array of its name.

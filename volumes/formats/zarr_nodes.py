@@ -111,7 +111,7 @@ def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
     images = ome.get("multiscales") if isinstance(ome, Mapping) else None
     if images is None:
         return ()
-    do = "Write them again, or pass {affine=} to place the voxels."
+    do = "Write them again, or pass ⟦affine=⟧ to place the voxels."
     with library_errors(f"the OME-Zarr metadata of {name} make no sense", do):
         if not images or not images[0]["datasets"]:
             raise ValueError("their multiscales list no array")
@@ -119,7 +119,7 @@ def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
         levels = tuple(_level(dataset, images[0], version) for dataset in images[0]["datasets"])
     if len(images) > 1:
         msg = f"several-images: {name} has {len(images)} multiscale images, and the first is read"
-        warn(f"{msg}. For another, give the path of its array and {{axes=}}.", LikelyMistake)
+        warn(f"{msg}. For another, give the path of its array and ⟦axes=⟧.", LikelyMistake)
     return levels
 
 
@@ -169,7 +169,7 @@ def _place_level(level: Level, finest: Level, shapes: Sequence[Sequence[int]], n
     if (np.abs(factor * shape - whole) > factor + 0.05 * whole).any():
         texts = ["x".join(f"{n:.4g}" for n in row) for row in (*shapes, factor)]
         msg = f"level {level.path} of {name} has the shape {texts[0]}, the finest level {texts[1]}"
-        do = "Correct the scale in the metadata, or pass {affine=} to place the voxels."
+        do = "Correct the scale in the metadata, or pass ⟦affine=⟧ to place the voxels."
         raise BadHeader(f"{msg}, and the scales differ by {texts[2]}.", do=do)
     return level
 
@@ -342,7 +342,7 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         raise UnknownFormat(what, do="Give the path of one array in it.")
     if axes is not None:
         msg = f"axes={axes!r} was given for {name}, whose metadata name its axes"
-        raise SampleError(msg, do="Leave {axes=} out, or give it for another key.")
+        raise SampleError(msg, do="Leave ⟦axes=⟧ out, or give it for another key.")
     fields = None if nifti is None else _nifti_fields(nifti, name)
     check_number(level, len(levels) or 1, "level", name)
     path = levels[level].path if levels else "0"
@@ -402,7 +402,7 @@ def _refuse_mixed_units(level: Level, shape: Sequence[int], name: str) -> None:
     silent = [axis for axis in level.silent_axes if sizes[axis] > 1]
     if silent and not PLACEMENT.get().has_affine:
         what = f"the OME-Zarr metadata of {name} give no unit for the axis {', '.join(silent)}"
-        do = "Pass {affine=} to place the voxels, or write the unit."
+        do = "Pass ⟦affine=⟧ to place the voxels, or write the unit."
         raise BadHeader(f"{what}, and units for others.", do=do)
 
 
@@ -414,7 +414,7 @@ def _report_other_spacing(level: Level, affine: Affine, name: str) -> None:
     if not is_default and not np.allclose(np.abs(level.scale), own, rtol=1e-3):
         texts = ["x".join(f"{n:.4g}" for n in numbers) for numbers in (own, level.scale)]
         what = f"{name} has the spacing {texts[0]} mm in its NIfTI header, {texts[1]} in OME-Zarr's"
-        do = "The NIfTI header is used; convert the volume again, or pass {affine=}."
+        do = "The NIfTI header is used; convert the volume again, or pass ⟦affine=⟧."
         warn(f"two-spacings: {what}. {do}", LikelyMistake)
 
 
@@ -572,7 +572,7 @@ class _Fork:
         while store is not None and self.has_lost:
             if type(store).__module__.startswith("zarr.storage._obstore"):
                 msg = f"{name} reads through obstore, whose threads a forked process does not have."
-                do = "Give a URL and {storage_options=} in place of the store, or start workers by "
+                do = "Give a URL and ⟦storage_options=⟧ in place of the store, or start workers by "
                 raise ForkUnsafe(msg, do=f"{do}multiprocessing_context='forkserver'.")
             store = getattr(store, "_store", None)
 

@@ -23,28 +23,28 @@ PLACE, OBJECT = "predict m.pt a.nii", "predict m.pt train.py:pipe"
 @pytest.mark.parametrize(
     ("line", "text", "own"),
     [
-        (PLACE, "Give another place, or {overwrite=True}.", "Give another place, or --overwrite."),
-        (PLACE, 'Give {output="sigmoid"}.', "Give --result sigmoid."),
-        (PLACE, "Give {batch_size=2} or {num_workers=0}.", "Give --batch 2 or --workers 0."),
-        (PLACE, "Pass {allow_gaps=True} to go on.", "Pass --reader allow_gaps=true to go on."),
-        (PLACE, "Leave {time=} out.", "Leave --reader time= out."),
-        (PLACE, "Write {where={'EchoTime': 5.0}}.", "Write --reader 'where={\"EchoTime\": 5.0}'."),
-        (PLACE, 'Name them, {open_volume(axes="zyx")}.', "Name them, --reader axes=zyx."),
-        (PLACE, "Check the {storage_options}.", "Check the --storage-options."),
+        (PLACE, "Give another place, or ⟦overwrite=True⟧.", "Give another place, or --overwrite."),
+        (PLACE, 'Give ⟦output="sigmoid"⟧.', "Give --result sigmoid."),
+        (PLACE, "Give ⟦batch_size=2⟧ or ⟦num_workers=0⟧.", "Give --batch 2 or --workers 0."),
+        (PLACE, "Pass ⟦allow_gaps=True⟧ to go on.", "Pass --reader allow_gaps=true to go on."),
+        (PLACE, "Leave ⟦time=⟧ out.", "Leave --reader time= out."),
+        (PLACE, "Write ⟦where={'EchoTime': 5.0}⟧.", "Write --reader 'where={\"EchoTime\": 5.0}'."),
+        (PLACE, 'Name them, ⟦open_volume(axes="zyx")⟧.', "Name them, --reader axes=zyx."),
+        (PLACE, "Check the ⟦storage_options⟧.", "Check the --storage-options."),
         (PLACE, "Write padding='constant' beside it.", "Write padding='constant' beside it."),
         (PLACE, 'from_manifest(..., follow="anywhere")', 'from_manifest(..., follow="anywhere")'),
-        (OBJECT, "Pass {affine=} or {overwrite=True}.", "Pass affine= or --overwrite."),
-        ("index a", "Leave {statistics=True}.", "Leave statistics=True."),
-        ("index a", "Give {statistics=False}.", "Give --no-statistics."),
+        (OBJECT, "Pass ⟦affine=⟧ or ⟦overwrite=True⟧.", "Pass affine= or --overwrite."),
+        ("index a", "Leave ⟦statistics=True⟧.", "Leave statistics=True."),
+        ("index a", "Give ⟦statistics=False⟧.", "Give --no-statistics."),
         (
             PLACE,
-            "Write {optional=('lab',)} or {labels=('a', 'b c')}.",
+            "Write ⟦optional=('lab',)⟧ or ⟦labels=('a', 'b c')⟧.",
             "Write --optional lab or --labels a 'b c'.",
         ),
-        ("check a", "{voxels=True} reads them.", "--voxels reads them."),
-        ("convert a b", "Give {patch=} or {chunk=64}.", "Give --patch or --chunk 64."),
-        ("bench a", "Give a smaller {patch}.", "Give a smaller --patch."),
-        (PLACE, "Pass {affine=numpy.diag([x, y, z, 1])}.", f"Pass --reader 'affine={MATRIX}'."),
+        ("check a", "⟦voxels=True⟧ reads them.", "--voxels reads them."),
+        ("convert a b", "Give ⟦patch=⟧ or ⟦chunk=64⟧.", "Give --patch or --chunk 64."),
+        ("bench a", "Give a smaller ⟦patch⟧.", "Give a smaller --patch."),
+        (PLACE, "Pass ⟦affine=numpy.diag([x, y, z, 1])⟧.", f"Pass --reader 'affine={MATRIX}'."),
     ],
 )
 def test_a_cure_names_options(line, text, own):
@@ -58,6 +58,18 @@ def test_a_cure_names_options(line, text, own):
     assert in_options(arguments, own) == own
     assert str(BadHeader("It is bad", do=made)) == f"It is bad\n  {made}"
     assert in_options(arguments, str(BadHeader("It is bad", do=made))).endswith(own)
+
+
+@pytest.mark.parametrize("name", ["a{time=3}b", "{overwrite=True}", "a{patch}b", "{z}={t}"])
+def test_names_of_files_are_no_arguments(name, tmp_path, capsys):
+    """A path stays as it is: in errors, in warnings and in what a command prints."""
+    path = str(tmp_path / name / "none.nii")
+
+    assert path in str(BadHeader(f"{path} is bad", do=f"Look at {path}."))
+    assert main(["info", path])
+    assert path in capsys.readouterr().err
+    assert main(["convert", path, str(tmp_path / name)])
+    assert path in capsys.readouterr().err
 
 
 COMMANDS = ("bench", "check", "convert", "explain", "graph", "index", "info", "predict", "split")
@@ -99,7 +111,7 @@ def texts_of_cures(tree):
                     yield str(one.value)
 
 
-MARK = re.compile(r"\{(?:\w+\()?\w+=(?:[^{}]|\{[^{}]*\})*\}?")
+MARK = re.compile("⟦[^⟦⟧]*⟧?")
 CALL = re.compile(r"[\w.]+\((?:[^()]|\([^()]*\))*\)?")  # has the arguments of its own function
 
 
