@@ -309,7 +309,7 @@ class Sampling:
 def unknown_key(argument: str, key: str, keys: Collection[str]) -> SampleError:
     """Return the error of an argument that names a volume which a sample does not have."""
     have = ", ".join(map(repr, keys))
-    msg = f"{{{argument}=}} names {key!r}, but the volumes of this sample are {have}"
+    msg = f"⟦{argument}=⟧ names {key!r}, but the volumes of this sample are {have}"
     return UnknownName(msg, do=nearest_key(argument, key, keys))
 
 
@@ -318,7 +318,7 @@ def nearest_key(argument: str, key: str, keys: Collection[str]) -> str:
     near = closest(key, keys, 0.5)
     if near:
         return f"Did you mean {near[0]!r}?"
-    return missing_key_hint(key, f"Name one of them in {{{argument}=}}.")
+    return missing_key_hint(key, f"Name one of them in ⟦{argument}=⟧.")
 
 
 def conflicts(sampling: Sampling, parent: Pipe) -> Iterator[tuple[str, str]]:

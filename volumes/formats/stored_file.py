@@ -437,7 +437,7 @@ class Format:
         if unknown:
             have = ", ".join(self.options) or "none"
             msg = f"{name} was opened with unknown option {unknown[0]!r}; its format has: {have}"
-            do = f"Leave {{{unknown[0]}=}} out, or write one that the format has."
+            do = f"Leave ⟦{unknown[0]}=⟧ out, or write one that the format has."
             raise UnknownName(msg, do=do)
         if self.matches is not None:
             return self.open(request, name, **options)
