@@ -62,7 +62,7 @@ def test_the_oldest_versions_are_those_of_the_constraints():
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     bounds = dict(line.split(">=") for line in options()["install_requires"].split())
 
-    assert pins.keys() == bounds.keys()
+    assert pins.keys() == bounds.keys() | {"pyarrow"}  # of an extra, for this numpy
     for name, bound in bounds.items():
         assert re.match(rf"{re.escape(bound)}(\.|$)", pins[name]), name
 
