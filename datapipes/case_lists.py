@@ -1,4 +1,4 @@
-"""Lists of cases: Decathlon's and tables; and sources that find their cases when they are made."""
+"""Lists of cases: Decathlon's and tables; sources that find their cases; the pipe of a place."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.errors import LeadsOutside, SampleError
+from ..core.errors import BadManifest, LeadsOutside, SampleError, VolumeNotFound
 from ..core.redact import RedactedDict
 from ..core.sample import parse_json
 from ..core.validate import is_empty_cell
+from ..graph import is_pipe
 from ..storage.location import absolute_place, is_url, public_name
+from ..volumes import find_volumes, is_by_columns, is_glob, is_volume, matches_volumes
 from ..volumes.catalog.manifest import document_at, folder_of
 from .case_names import CASE
-from .cases import FindsCases, FromCases
+from .cases import FindsCases, FromCases, FromManifest, ListCases
 
 Cases = list[dict[str, Any]]
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -276,3 +278,54 @@ def _text(place: str, options: Mapping[str, Any]) -> str:
 
 
 from_decathlon, from_table = FromDecathlon, FromTable
+
+
+def pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
+    """Return a pipe of the cases that :func:`~voxpipe.check` takes."""
+    if isinstance(cases, (str, os.PathLike)):
+        return _pipe_of_place(os.fspath(cases), storage_options)
+    if is_pipe(cases):
+        return cases
+    case_list = list(cases)
+    if not case_list:
+        raise no_cases()
+    return FromCases(case_list)
+
+
+def _pipe_of_place(place: str, options: Mapping[str, Any] | None) -> Any:
+    if is_manifest(place):
+        try:
+            return FromManifest(place, storage_options=options)
+        except BadManifest:
+            if (pipe := _pipe_of_json(place, options)) is None:
+                raise
+            return pipe
+    if public_name(place).lower().endswith((".csv", ".tsv", ".jsonl")):
+        return FromTable(place, storage_options=options)
+    # Without a single star nothing names a case: such volumes are called by their files.
+    names_cases = is_glob(place) and "*" in place and "**" not in place
+    if names_cases and matches_volumes(place, options):
+        return ListCases(image=place, storage_options=options)
+    if is_volume(place):
+        return FromCases([{"image": place}])
+    by_case = find_volumes(place, options)
+    return FromCases([{"case": case, **volumes} for case, volumes in by_case.items()])
+
+
+def _pipe_of_json(place: str, options: Mapping[str, Any] | None) -> Any:
+    """Return the pipe of a JSON file that is a table, or a list of Decathlon; else None."""
+    document = None if is_by_columns(place) else read_json(place, options)
+    if isinstance(document, list):
+        return FromTable(place, storage_options=options)
+    is_list = isinstance(document, dict) and isinstance(document.get("training"), list)
+    return FromDecathlon(place, storage_options=options) if is_list else None
+
+
+def is_manifest(place: str) -> bool:
+    """Whether the name of a file is that of a manifest; other lists end in .json, too."""
+    return place.lower().endswith(".json") or is_by_columns(place)
+
+
+def no_cases() -> VolumeNotFound:
+    """Return the error of a list without cases."""
+    return VolumeNotFound("there are no cases.", do="Check the list or the patterns.")

@@ -29,16 +29,16 @@ from ..core.errors import (
     LikelyLabel,
     MissingDependency,
     SampleError,
-    VolumeNotFound,
     VoxpipeError,
     WorkerDied,
 )
 from ..core.progress import shows_progress
 from ..core.redact import public_name
 from ..core.suggest import few_names, looks_like_label
+from ..datapipes.case_lists import is_manifest, no_cases, pipe_of
 from ..datapipes.case_names import CASE
 from ..datapipes.cases import FromCases, ListCases, hold_listings
-from ..datapipes.iter import OpenVolume, from_cases, from_manifest, from_table, list_cases
+from ..datapipes.iter import OpenVolume
 from ..datapipes.open_volume import LABELS
 from ..graph import find, is_pipe, parents_of, replace_pipe, traits_of, walk
 from ..reading_services.workers.script import WORKER_NAME, preparing
@@ -55,11 +55,6 @@ from ..volumes import (
     custom_decoders,
     describe_each,
     entries_of,
-    find_volumes,
-    is_by_columns,
-    is_glob,
-    is_volume,
-    matches_volumes,
     read_manifest,
     serve,
     write_entries,
@@ -283,7 +278,7 @@ def _kinds_of(volumes: Iterable[tuple[str, str, Volume]]) -> tuple[int, dict[str
         count += 1
         kinds[key] = volume.kind
     if not count:
-        raise _no_cases()
+        raise no_cases()
     return count, kinds
 
 
@@ -310,38 +305,6 @@ def _keys_of_labels(
         )
         warn(text, LikelyLabel)
     return likely, sure
-
-
-def pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
-    """Return a pipe of the cases that :func:`check` takes."""
-    if isinstance(cases, (str, os.PathLike)):
-        place = os.fspath(cases)
-        if _is_manifest(place):
-            return from_manifest(place, storage_options=storage_options)
-        if public_name(place).lower().endswith((".csv", ".tsv", ".jsonl")):
-            return from_table(place, storage_options=storage_options)
-        # Without a single star nothing names a case: such volumes are called by their files.
-        names_cases = is_glob(place) and "*" in place and "**" not in place
-        if names_cases and matches_volumes(place, storage_options):
-            return list_cases(image=place, storage_options=storage_options)
-        if is_volume(place):
-            return from_cases([{"image": place}])
-        by_case = find_volumes(place, storage_options)
-        return from_cases([{"case": case, **volumes} for case, volumes in by_case.items()])
-    if is_pipe(cases):
-        return cases
-    case_list = list(cases)
-    if not case_list:
-        raise _no_cases()
-    return from_cases(case_list)
-
-
-def _is_manifest(place: str) -> bool:
-    return place.lower().endswith(".json") or is_by_columns(place)
-
-
-def _no_cases() -> VolumeNotFound:
-    return VolumeNotFound("there are no cases.", do="Check the list or the patterns.")
 
 
 @dataclass(eq=False)
@@ -527,7 +490,7 @@ def index(
     volumes, missing = _volumes_and_gaps(cases, storage_options, labels, reader_kwargs)
     count, kinds = _kinds_of(volumes)
     keys = _keys_of_labels(cases, kinds, labels)
-    if isinstance(cases, (str, os.PathLike)) and not _is_manifest(os.fspath(cases)):
+    if isinstance(cases, (str, os.PathLike)) and not is_manifest(os.fspath(cases)):
         _refuse_other_keys(os.fspath(cases), volumes)
     if destination is None:
         by_columns = count > _MOST_IN_JSON and find_spec("pyarrow") is not None

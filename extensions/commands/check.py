@@ -38,15 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings; return 1 if a volume is bad."""
     from ...dataloader2 import check
-    from ...volumes import is_by_columns
 
+    target = Target(arguments.data, arguments)
     option = "--reader" if arguments.reader else "--labels" if arguments.labels else ""
-    if option and (arguments.data.lower().endswith(".json") or is_by_columns(arguments.data)):
+    if option and target.is_manifest:
         msg = f"{arguments.data} is a manifest, which says how its volumes are read."
         raise SampleError(msg, do=f"Leave {option} out, or give the folder.")
     timeout = arguments.timeout or (600.0 if arguments.voxels else 60.0)
     own = {"num_workers": arguments.num_workers, "voxels": arguments.voxels, "timeout": timeout}
-    report = Target(arguments.data, arguments).report(check, only_bad=True, **own)
+    report = target.report(check, only_bad=True, **own)
     if arguments.json:
         print_json(_facts_of(report))
     else:

@@ -180,7 +180,7 @@ def _folds_of_groups(
 def _cases_in(target: Any) -> list[Case]:
     """Return the cases of a pipe, a loader or a list: names, and values as they are."""
     from ...dataloader2 import DataLoader2
-    from ...diagnosing.check_data import pipe_of
+    from ...datapipes.case_lists import pipe_of
     from ...graph import parents_of, walk
     from ...volumes import Volume
 

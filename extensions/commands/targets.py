@@ -18,7 +18,6 @@ from typing import Any
 
 from ...core.errors import (
     AccessDenied,
-    BadManifest,
     LikelyLabel,
     SampleError,
     UsageError,
@@ -189,7 +188,7 @@ def object_of(text: str, cure: str = _OBJECT_CURE) -> Any:
         The module cannot be imported.
     """
     from ...dataloader2 import DataLoader2
-    from ...diagnosing.check_data import pipe_of
+    from ...datapipes.case_lists import pipe_of
     from ...graph import is_pipe
     from ...volumes import Volume
 
@@ -315,6 +314,13 @@ class Target:
         """Whether a place is a manifest or a table of cases."""
         return self.text.lower().endswith(LISTS)
 
+    @property
+    def is_manifest(self) -> bool:
+        """Whether a place is a manifest, and no other list of cases."""
+        from ...datapipes.cases import FromManifest
+
+        return self.is_list and isinstance(self.thing, FromManifest)
+
     @cached_property
     def volume(self) -> Any:
         """Return the volume of a place that is one; None for anything else."""
@@ -335,7 +341,7 @@ class Target:
         A ``Volume`` for one file. A pipe of cases, not opened yet, for a folder, glob, manifest,
         table or patterns. For ``module:NAME`` the object itself.
         """
-        from ...diagnosing.check_data import pipe_of
+        from ...datapipes.case_lists import pipe_of
 
         text, store = self.text, self.store
         if self.user_object is not None:
@@ -345,17 +351,12 @@ class Target:
             raise SampleError(msg, do=f"Name an object in it: {text}:pipe.")
         if self.volume is not None:
             return self.volume
-        try:
-            return pipe_of(self.place, store)
-        except BadManifest:
-            if (pipe := _pipe_of_list(text, store)) is None:
-                raise
-            return pipe
+        return pipe_of(self.place, store)
 
     @cached_property
     def pipe(self) -> Any:
         """Return the pipe of a chain or loader, or of the cases."""
-        from ...diagnosing.check_data import pipe_of
+        from ...datapipes.case_lists import pipe_of
         from ...volumes import Volume
 
         pipe = getattr(self.thing, "datapipe", self.thing)
@@ -431,18 +432,6 @@ class Target:
 def open_target(text: str, arguments: argparse.Namespace) -> Any:
     """Return ``Target(text, arguments).thing``, the data that a target names."""
     return Target(text, arguments).thing
-
-
-def _pipe_of_list(place: str, store: dict[str, Any]) -> Any:
-    """Return the pipe of a JSON file that is a table, or a list of Decathlon; else None."""
-    from ...datapipes.case_lists import read_json
-    from ...datapipes.iter import from_decathlon, from_table
-
-    document = read_json(place, store)
-    if isinstance(document, list):
-        return from_table(place, storage_options=store)
-    is_list = isinstance(document, dict) and isinstance(document.get("training"), list)
-    return from_decathlon(place, storage_options=store) if is_list else None
 
 
 def _name_of_planes(text: str) -> str:

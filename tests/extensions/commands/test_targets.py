@@ -234,3 +234,19 @@ def test_every_result_in_the_cache_is_listed(tmp_path, monkeypatch):
     assert {entry.kind for entry in _entries(cache_directory())} == {*RESULTS}
     with pytest.raises(ValueError, match="none of RESULTS"):
         results_folder("thumbnails")
+
+
+@pytest.mark.parametrize("kind", ["table", "decathlon"])
+@pytest.mark.parametrize("command", ["check", "index", "info", "convert"])
+def test_lists_in_json_are_targets_of_every_command(command, kind, tmp_path, capsys):
+    """A table of JSON and a list of Decathlon's are no manifests of voxpipe."""
+    np.save(tmp_path / "a.npy", np.zeros((4, 4, 4), np.float32))
+    rows = [{"image": "a.npy"}]
+    place = tmp_path / "dataset.json"
+    place.write_text(json.dumps(rows if kind == "table" else {"training": rows}))
+    rest = {"index": ["-o", str(tmp_path / "m.json")], "convert": [str(tmp_path / "new")]}
+
+    assert program.main([command, str(place), *rest.get(command, [])]) == 0
+    place.write_text("{}")
+    assert program.main([command, str(place), *rest.get(command, [])])
+    assert "no voxpipe manifest" in capsys.readouterr().err
