@@ -37,7 +37,7 @@ from .tiff_sequence import (
 )
 
 IMAGE, LABEL = "image", "label"
-_ENDS = (".ome.zarr", ".zarr", ".ome.tiff", ".ome.tif", ".tiff", ".tif", *SCENES)
+_ENDS = (".ome.zarr", ".zarr", *(f".ome{end}" for end in SUFFIXES), *SUFFIXES, *SCENES)
 _TIMES = ("cases", "channels")
 _MOST_NAMES = 6
 

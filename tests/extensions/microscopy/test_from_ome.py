@@ -305,3 +305,11 @@ def test_a_path_of_several_times_warns(tmp_path, kind):
     assert vp.Volume(place, time=0).shape[0] == channels
     (sample,) = vp.from_ome(place, time="channels").open_volume()
     assert sample["image"].shape[0] == times * channels
+
+
+@pytest.mark.parametrize("end", [".tif", ".tiff", ".btf", ".ome.tif", ".ome.btf"])
+def test_one_file_has_its_name_without_the_ending(tmp_path, end):
+    tifffile.imwrite(tmp_path / f"a{end}", np.zeros((4, 5), "u1"), metadata={"axes": "YX"})
+
+    (sample,) = vp.from_ome(tmp_path / f"a{end}")
+    assert sample.case == "a"
