@@ -96,7 +96,7 @@ def predict(
 
         - A path or URL that ends in ``.zarr`` (sharded), ``.nii``, ``.nii.gz``, ``.nrrd`` or
           ``.mha``. ``{case}`` in it is the name of the case: ``"results/{case}.nii.gz"``.
-        - An array (C, I, J, K) to write to.
+        - An array (C, I, J, K) to write to; after ``to_axes("zyx")`` (C, Z, Y, X).
         - None for an array in memory.
         - A function of the case that returns one of these.
         - A mapping from several outputs of the model, by key or position, to one of these each:

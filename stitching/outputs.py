@@ -23,6 +23,7 @@ from ..core import Grid, Region
 from ..core.call_site import looking_ahead
 from ..core.convert_dtype import convert_dtype
 from ..core.errors import PatchSizeError, SampleError, VoxpipeError
+from ..core.grid import XYZ
 from ..core.validate import FieldChecks, as_choice, as_dtype, or_none
 from ..spatial.plans.policy import LABEL
 from ..spatial.resampling import native_resampler as native
@@ -93,34 +94,42 @@ class Output(Protocol):
 
 
 class ArrayOutput(Output):
-    """An array in memory, or the user's: any object with ``array[:, i, j, k] = voxels``."""
+    """An array in memory, or the user's: any object with ``array[:, i, j, k] = voxels``.
+
+    The user's array has the axes of the chain, such as those of ``to_axes("zyx")``.
+    """
 
     folder: Path | None = None
 
-    def __init__(self, grid: Grid, cells: OpenCells, array: Any = None) -> None:
+    def __init__(self, grid: Grid, cells: OpenCells, array: Any = None, axes: str = XYZ) -> None:
         self.grid, self.cells, self.array = grid, cells, array
+        # The names of stored axes are those of x, y and z, or there are none.
+        self._axes = XYZ if array is None or {*axes} != {*XYZ} else axes
+        self._order = [XYZ.index(letter) for letter in self._axes]
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
         """Make the array, or check the user's."""
-        shape = (channels, *self.grid.shape)
+        shape = (channels, *(self.grid.shape[axis] for axis in self._order))
         if self.array is None:
             self.array = np.zeros(shape, dtype)
         elif tuple(self.array.shape) != shape:
             msg = f"the destination has the shape {tuple(self.array.shape)}, the result {shape}"
-            raise PatchSizeError(msg, do="Give an array (C, I, J, K) of that shape.")
+            axes = "I, J, K" if self._axes == XYZ else ", ".join(self._axes)
+            raise PatchSizeError(msg, do=f"Give an array (C, {axes}) of that shape.")
         own = getattr(self.array, "dtype", dtype)
         if isinstance(own, np.dtype) and not np.can_cast(dtype, own, "same_kind"):
             msg = f"the destination holds {own}, and the result is {dtype}"
             raise TypeError(f"{msg}. Give dtype={str(own)!r}, or an array of {dtype}")
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
-        value: Any = voxels
+        value: Any = voxels.transpose(0, *(1 + axis for axis in self._order))
         if hasattr(self.array, "new_tensor"):  # a tensor takes tensors
             value = self.array.new_tensor(voxels)
-        self.array[(slice(None), *region.slices)] = value
+        self.array[(slice(None), *(region.slices[axis] for axis in self._order))] = value
 
     def finish(self, kind: str) -> Volume:
-        return Volume(self.array, affine=self.grid.affine, kind=kind)
+        own: Any = {} if self._axes == XYZ else {"axes": f"c{self._axes}"}
+        return Volume(self.array, affine=self.grid.affine, kind=kind, **own)
 
 
 class _LockedOutput(Output):
@@ -316,11 +325,11 @@ def _unit_of(like: Volume | None) -> str:
 
 
 def output_at(
-    destination: Any, grid: Grid, cells: OpenCells, like: Volume | None, **how: Any
+    destination: Any, grid: Grid, cells: OpenCells, like: Volume | None, *, axes: str, **how: Any
 ) -> Output:
-    """Return the output for a destination: None or an array, or a path or URL."""
+    """Return the output for a destination: None or an array, of these axes, or a path or URL."""
     if not isinstance(destination, (str, os.PathLike)):
-        return ArrayOutput(grid, cells, destination)
+        return ArrayOutput(grid, cells, destination, axes)
     place = os.fspath(destination)
     how |= {"grid": grid, "cells": cells}
     if refuse_unwritable(place):

@@ -20,13 +20,16 @@ from numpy.typing import NDArray
 
 from ..core import Region
 from ..core.call_site import shorten
+from ..core.cures import cure
 from ..core.errors import DestinationExists, LeadsOutside, SampleError, VolumeChanged, VolumeError
+from ..core.grid import XYZ
 from ..core.redact import RedactedDict
 from ..core.sample import parse_json
 from ..core.validate import FieldChecks, as_choice, entries_of, is_finite, or_none, validate_int
 from ..graph import Pipe, fingerprint, is_pipe, parents_of, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.read_plan import ReadPlan
+from ..spatial.ops.axis_op import all_names
 from ..spatial.plans.plan import SpatialPlan
 from ..storage.disk_cache import boot, open_no_link, write_beside
 from ..storage.location import is_url, public_name
@@ -351,12 +354,14 @@ class StitchedVolume:
         cells = self._new_cells(folder if self._place.is_stored else None)
         place, how = self._place, self._how
         own: Any = {"options": how.storage_options, "overwrite": how.overwrite}
-        own |= {"key": self._key, "like": place.volume}
+        own |= {"key": self._key, "like": place.volume, "axes": all_names(place.plan.axes)}
         try:
             return output_at(destination, place.stored_grid, cells, **own)
         except DestinationExists as error:
             if place.version and not self._continues:
-                error.do += " A later call returns a finished result where ⟦run=⟧ names the model."
+                error.do += cure(
+                    " A later call returns a finished result where ⟦run=⟧ names the model."
+                )
             raise
 
     def _new_cells(self, folder: Path | None) -> OpenCells:
@@ -375,6 +380,7 @@ class StitchedVolume:
             self._ready = Volume(place)  # killed during the resample
         cells = self._new_cells(None if place is None else part_folder(place))
         own: Any = {"options": {}, "overwrite": True, "key": self._key, "like": None}
+        own |= {"axes": XYZ}
         return output_at(place, self._place.plan.grid, cells, **own)
 
     def _resume(self) -> None:

@@ -4,6 +4,7 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
+import torch
 import zarr
 from zarr_arrays import add_array
 
@@ -360,3 +361,24 @@ def test_draws_of_two_dimensional_data_are_printed_with_two_axes():
     stack = stack.rotate((0, 0, 5)).lazy_patch((4, 4, 1)).to_axes("yx").rotate(3)
     text = str(next(iter(stack)))
     assert [part in text for part in ("degrees=(0, 0, 5)", "degrees=3", "to_axes")] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 8), (6, 7, 8)])
+def test_predictions_in_arrays_have_the_axes_of_the_chain(shape):
+    """The shape of a cube does not tell; an array in another order is refused."""
+    voxels = np.random.default_rng(0).integers(0, 4000, shape).astype("u2")
+    case = {"case": "a", "image": vp.Volume(voxels, axes="zyx")}
+    chain = vp.from_cases([case]).open_volume().to_axes("zyx").lazy_patch(5, sampling="grid")
+
+    def model(images):
+        return torch.cat([2000.0 - images.float(), images.float() - 2000.0], 1)
+
+    result = np.zeros((1, *shape), "u1")
+    volume = vp.predict(model, chain, result)["a"]
+    np.testing.assert_array_equal(result[0], voxels > 2000)
+    np.testing.assert_array_equal(volume.numpy()[0].transpose(2, 1, 0), voxels > 2000)
+    in_memory = vp.predict(model, chain)["a"]
+    np.testing.assert_array_equal(in_memory.numpy(), volume.numpy())
+    if len({*shape}) > 1:
+        with pytest.raises(PatchSizeError, match=r"\(C, z, y, x\)"):
+            vp.predict(model, chain, np.zeros((1, *shape[::-1]), "u1"))
