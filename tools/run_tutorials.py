@@ -26,6 +26,7 @@ TUTORIALS = ROOT / "tutorials"
 _AT_ONCE = 2
 _SECONDS = 300  # of one cell, at most
 _KEY = "voxpipe_program"
+_NEEDS = "To run this page, save `scans.py` of the [list of tutorials](index.md) in the same folder."
 
 
 def programs() -> list[Path]:
@@ -35,7 +36,7 @@ def programs() -> list[Path]:
 
 def run(program: Path, folder: Path) -> str:
     """Write the notebook of a program with its outputs, and return a line for the terminal."""
-    parts = [program.read_bytes(), (TUTORIALS / "scans.py").read_bytes()]
+    parts = [program.read_bytes(), (TUTORIALS / "scans.py").read_bytes(), _NEEDS.encode()]
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()
     file = folder / f"{program.stem}.ipynb"
     if file.exists() and nbformat.read(file, as_version=4).metadata.get(_KEY) == key:
@@ -53,6 +54,7 @@ def run(program: Path, folder: Path) -> str:
             _clear(notebook)
             line = f"{program.stem}: not run. {error.evalue}"
     _leave_out_streams(notebook)
+    notebook.cells.insert(1, nbformat.v4.new_markdown_cell(_NEEDS))
     notebook.metadata[_KEY] = key
     nbformat.write(notebook, file)
     return line

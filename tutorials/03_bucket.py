@@ -38,7 +38,6 @@ import s3fs
 
 s3fs.S3FileSystem(**options).mkdir("scans")
 folder = tempfile.TemporaryDirectory()
-stored = 0
 for case in sorted(scans.write_scans(folder.name, shape=(144, 144, 96)).iterdir()):
     for key in ("ct", "seg"):
         vp.convert(

@@ -58,8 +58,8 @@ print("stored:", {path: array.shape for path, array in zarr.open_group(place, mo
 # ## Patches in z, y, x
 #
 # `from_ome()` finds images, wells, times and label groups. `to_axes("zyx")` gives sizes, angles and
-# tensors the order of the microscope. Turns about z keep the coarse axis; the deformation has its
-# size in micrometres, so it is round although the voxels are not.
+# tensors the order of the microscope. Turns about z keep the coarse axis. The deformation moves
+# voxels by as many micrometres along z as along y and x, although the voxels are longer along z.
 
 # %%
 pipe = (
