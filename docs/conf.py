@@ -6,6 +6,7 @@ formulas become MathML.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -43,6 +44,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "voxpipe"
 html_show_sourcelink = False
 html_static_path = ["_static"]
+html_search_scorer = str(Path(__file__).parent / "_static" / "scorer.js")
 html_css_files = ["site.css"]
 html_sidebars = {"index": []}
 html_theme_options = {

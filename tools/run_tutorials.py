@@ -26,7 +26,9 @@ TUTORIALS = ROOT / "tutorials"
 _AT_ONCE = 2
 _SECONDS = 300  # of one cell, at most
 _KEY = "voxpipe_program"
-_NEEDS = "To run this page, save `scans.py` of the [list of tutorials](index.md) in the same folder."
+_NEEDS = (
+    "To run this page, save `scans.py` of the [list of tutorials](index.md) in the same folder."
+)
 
 
 def programs() -> list[Path]:
