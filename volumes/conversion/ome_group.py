@@ -192,7 +192,7 @@ def rewrite_as_zarr2(group: Path, attributes: Mapping[str, Any]) -> None:
         for block in _shards(source):
             copy[(..., *block)] = source[(..., *block)]
     label = {"version": "0.4", **ome.get("image-label", {})}
-    own = {"multiscales": [{**image, "version": "0.4"}], "image-label": label}
+    own: Any = {"multiscales": [{**image, "version": "0.4"}], "image-label": label}
     target.attrs.update({**own, RECORD: attributes["voxpipe"]})
     shutil.rmtree(group)
     os.rename(new, group)
