@@ -420,6 +420,8 @@ def test_arrays_that_fit_in_two_orders_need_axes(tmp_path):
 
     with pytest.raises(BadHeader, match=r"axes='zyx'.*axes='xyz'"):
         vp.save(place, cube, like=tmp_path / "cube.ome.zarr")
+    with pytest.raises(BadHeader, match="two orders fit"):
+        vp.save(tmp_path / "cube.nii.gz", cube, like=tmp_path / "cube.ome.zarr")
     with pytest.raises(BadHeader, match="axes='zyx'"):
         vp.save(tmp_path / "b.ome.zarr", cube[1:], like=tmp_path / "box.ome.zarr")
     vp.save(place, cube, like=tmp_path / "cube.ome.zarr", axes="zyx")
