@@ -29,6 +29,7 @@ from ..graph import (
     Pipe,
     chained_name,
     clone,
+    describe,
     is_own,
     is_pipe,
     parents_of,
@@ -245,6 +246,11 @@ def may_look_ahead(planner: Pipe) -> bool:
     sources = [pipe for pipe in every if not parents_of(pipe)]
     again = all(isinstance(pipe, SeedStamper) for pipe in sources)
     return again and not any(t.runs_user_code or not t.is_known for t in map(traits_of, every))
+
+
+def functions_in(graph: Pipe) -> list[str]:
+    """Return the pipes that run functions of the user's, as ``explain()`` names them."""
+    return [describe(pipe) for pipe in walk(graph) if traits_of(pipe).runs_user_code]
 
 
 def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:

@@ -253,8 +253,8 @@ class LoaderFacts:
     """Whether functions of the user's run where voxels are realized."""
     function_names: str = ""
     """The pipes that ``functions`` of the costs times, as in ``explain()``."""
-    planned_functions: bool = False
-    """Whether functions of the user's run in the planner."""
+    planned_functions: str = ""
+    """The pipes that run functions of the user's in the planner, as in ``explain()``."""
 
     @property
     def reads_too_much(self) -> bool:

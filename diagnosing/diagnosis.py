@@ -108,8 +108,8 @@ _KEEPS_UP = "The loader keeps up, and your own step is what takes the time: make
 _TOO_FEW = "more makers"  # in place of a fact: the text then depends on the makers
 _ADVICE = {
     ("planning", "planned_functions"): (
-        "Functions of yours run in the planner, which is one process: make them cheaper, or move "
-        "them behind batch_patches, where workers run them."
+        "The planner, which is one process, runs {f.planned_functions}: make it cheaper, or move "
+        "it behind batch_patches, where workers run it."
     ),
     ("planning", ""): (
         "The planner is one process and opens every header: raise samples_per_volume so that each "

@@ -34,7 +34,7 @@ from ..core.native_library import free_seconds
 from ..core.progress import progress_line
 from ..core.validate import count_text, is_number, validate_int
 from ..datapipes import DataPipe
-from ..datapipes.epoch import may_look_ahead
+from ..datapipes.epoch import functions_in, may_look_ahead
 from ..graph import Cut, Pipe, Traits, describe, parents_of, traits_of, walk
 from ..reading_services import InProcessReadingService, PlannedWork, ReadingService
 from ..reading_services.pipe_runner import PipeRunner, as_raised
@@ -61,6 +61,7 @@ FROM_MEMORY = 0.5
 KERNEL_BATCHES = 100
 """Batches of which a mean of the time in kernels, or of handing over, is taken, at most."""
 Clock: TypeAlias = "Callable[[], float]"
+TrainStep: TypeAlias = "Callable[[Any], object]"
 
 
 @dataclass(frozen=True)
@@ -184,8 +185,6 @@ NOISE = 0.05
 # A faster read comes from memory, or from a disk that causes no waits.
 MEMORY_BYTES_PER_SECOND = 2e9
 
-TrainStep: TypeAlias = "Callable[[Any], object]"
-
 
 @dataclass(frozen=True)
 class Subject:
@@ -277,6 +276,7 @@ class _Measuring:
         self._waits = False
         self._tasks: list[Task] = []
         self._names: list[str] = []
+        self._in_planner = functions_in(work.cut.planner)
 
     def costs(self) -> CostModel:
         """Measure the parts; the rest is the time for whole batches without them."""
@@ -318,14 +318,16 @@ class _Measuring:
             waits=self._waits,
             functions=any(traits_of(pipe).runs_user_code for pipe in split.realizing),
             function_names=" and ".join(self._names),
-            planned_functions=any(traits_of(pipe).runs_user_code for pipe in walk(split.planner)),
+            planned_functions=" and ".join(self._in_planner),
         )
         return Measurement(costs, facts, (*self.notes, *self._subject.notes))
 
     def _planning(self) -> tuple[float, list[Job]]:
         """Plan batches without making them; return seconds per batch, and the first of them."""
         plans: list[Job] = []
-        for epoch, cursor in islice(_runs(self._subject.epoch, self._subject.cursor), 2):
+        # The first batches of an epoch run functions for most of the cases: begin with these.
+        first = int(bool(self._in_planner) and self._subject.cursor != DeliveredBatches())
+        for epoch, cursor in islice(_runs(self._subject.epoch, self._subject.cursor), first, 3):
             is_enough = self._effort.stop_rule(self._least)
             moments = [self._effort.clock()]
             for job in jobs(self._work.cut, self._subject.seed, epoch, cursor, self._work.part):
@@ -336,7 +338,8 @@ class _Measuring:
                     break
             if plans:
                 # The first one waits for the list of cases and the shuffle of them.
-                steady = moments[1:] if len(moments) > 2 else moments
+                is_whole = bool(self._in_planner) and not is_enough(len(moments) - 1)
+                steady = moments[1:] if len(moments) > 2 and not is_whole else moments
                 return (steady[-1] - steady[0]) / (len(steady) - 1), plans
         raise _nothing()
 

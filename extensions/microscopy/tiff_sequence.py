@@ -74,6 +74,10 @@ _WORDS = {
     **dict.fromkeys(("c", "ch", "channel", "w", "wavelength"), "c"),
     **dict.fromkeys(("z", "slice", "plane", "s", "sl"), "z"),
 }
+# Words in front of numbers of positions, each of which is a volume. "s" is a slice without "z".
+_POSITIONS = frozenset(
+    ["s", "p", "f", "xy", "pos", "position", "series", "site", "scene", "field", "fov", "well"]
+)
 _WORD_PARTS = re.compile(r"([-_. ])")
 _WORD = re.compile(r"([a-z]+)[-_ ]?$", re.IGNORECASE)
 
@@ -292,6 +296,11 @@ def files_of_folder(folder: str, name: str, *, allow_gaps: bool = False) -> Plan
         msg = f"the names in {name} differ in {len(varying)} numbers, from {names[0]} to "
         pattern = _suggestion(split[0], varying)
         do = f"Say which is which: ⟦pattern={pattern!r}⟧; {{t}}, {{c}} and {{z}} are numbers."
+        count = len(_PLACEHOLDER.findall(pattern))
+        if count < len(varying):
+            do += " A number that stays, such as a position, is a volume of its own."
+        if not count:
+            do = f"Each position is a volume of its own: open {names[0]} by its path."
         raise UnknownFormat(f"{msg}{names[-1]}.", do=do)
     if not varying and len(names) > 1:
         raise _two_of_one(names[0], names[1])
@@ -314,14 +323,17 @@ def _suggestion(parts: Sequence[str], varying: Sequence[int], axes: str = _AXES)
     """Return a pattern for a name, with the axes that its words suggest."""
     pieces, free = list(parts), list(axes)
     letters: dict[int, str] = {}
-    for n in varying:
-        word = _WORD.search(parts[2 * n])
-        axis = _WORDS.get(word[1].lower()) if word else None
+    matches = {n: _WORD.search(parts[2 * n]) for n in varying}
+    words = {n: match[1].lower() if match else "" for n, match in matches.items()}
+    for n in sorted(varying, key=lambda n: words[n] in _POSITIONS):
+        axis = _WORDS.get(words[n])
         if axis in free:
             letters[n] = axis
             free.remove(axis)
+    is_said = bool(letters)  # then other words are no axes
     for n in reversed(varying):
-        if n not in letters and free:
+        is_other = words[n] in _POSITIONS or (is_said and bool(words[n]))
+        if n not in letters and free and not is_other:
             letters[n] = free.pop()
     for n, axis in letters.items():
         pieces[2 * n + 1] = f"{{{axis}}}"

@@ -667,6 +667,28 @@ def write_packed(folder, name):
     return str(path)
 
 
+@pytest.mark.parametrize("service", [InProcessReadingService(), vp.ThreadReadingService(1)])
+def test_functions_on_cases_are_planning(tmp_path, service):
+    """Most of them run for the first batch of a short epoch; the advice names them."""
+    time = itertools.count()
+    slow = []
+
+    def slowly(case):
+        slow.append(8)
+        return case
+
+    np.save(tmp_path / "a.npy", np.zeros((8, 8, 8), np.float32))
+    chain = vp.from_cases([{"case": str(n), "image": f"{tmp_path}/a.npy"} for n in range(4)])
+    chain = chain.map(slowly).open_volume().lazy_patch(4, samples_per_volume=2).shuffle()
+    subject = Subject(chain.batch_patches(2), service, 0, 0, DeliveredBatches(3))
+    effort = Effort(batches=4, seconds=40.0, clock=lambda: next(time) / 8 + sum(slow))
+    diagnosis = diagnose(subject, effort, cores=1)
+
+    assert 1 / diagnosis.ceilings["planning"] == pytest.approx(8, rel=0.2)
+    assert diagnosis.limit == "planning"
+    assert "map(slowly" in diagnosis.advice
+
+
 @pytest.mark.parametrize("name", ["scan.h5", "scan.tif"])
 def test_what_is_decoded_without_the_lock_is_counted_so(tmp_path, name):
     """Deflate is undone by a call that lets other threads run."""

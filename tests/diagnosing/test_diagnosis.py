@@ -305,7 +305,11 @@ def test_time_that_no_part_shows_is_told():
     ("limit", "changed", "expected"),
     [
         ("planning", {}, "samples_per_volume"),
-        ("planning", {"planned_functions": True}, "behind batch_patches"),
+        (
+            "planning",
+            {"planned_functions": "map(f)"},
+            "runs map(f): make it cheaper, or move it behind batch_patches",
+        ),
         ("fetch", {"amplification": 4.0}, "Chunks hold 4 times"),
         ("fetch", {"waits": True}, "more workers than 2"),
         ("fetch", {"cores": 8}, "num_workers=8"),

@@ -47,7 +47,7 @@ from ...storage.remote_answers import is_conflict
 from ...storage.volume_cache import LOCK_TIMEOUT
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Triple
-from .ome_group import rewrite_as_zarr2
+from .ome_group import RECORD, rewrite_as_zarr2
 
 GROUP = "zarr.json"
 _JOURNAL = "journal.jsonl"
@@ -74,7 +74,7 @@ class LocalDestination:
         if not os.path.lexists(self._path):
             return None
         with suppress(OSError):
-            return _record_in(_read(self._path / GROUP))
+            return _record_in(_read(self._path / GROUP) or _read(self._path / ".zattrs"))
         return {}
 
     def is_group(self) -> bool:
@@ -185,7 +185,7 @@ class LocalDestination:
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
         """Rename the partial group; with ``overwrite`` move an old one away just before."""
         if document["zarr_format"] == 2:
-            rewrite_as_zarr2(self._group, document["attributes"]["ome"])
+            rewrite_as_zarr2(self._group, document["attributes"])
         else:
             (self._group / GROUP).write_text(json.dumps(document, indent=2), "utf-8")
         seal(self._group, self._sums)
@@ -561,7 +561,8 @@ def disk_errors(action: str, place: str, do: str = "") -> Iterator[None]:
 
 def _record_in(document: bytes) -> dict[str, Any]:
     with suppress(ValueError, AttributeError):
-        return dict(parse_json(document).get("attributes", {}).get("voxpipe", {}))
+        content = parse_json(document)
+        return dict(content.get(RECORD) or content.get("attributes", {}).get("voxpipe", {}))
     return {}
 
 

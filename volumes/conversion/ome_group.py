@@ -28,6 +28,8 @@ from .convert_plan import ConvertPlan, spacing_of
 
 _LABEL_GROUP = re.compile(r"(.+\.zarr(?:/[^/]+)*)/labels/([^/]+)/?", re.IGNORECASE)
 _SUFFIX = ".ome.zarr"
+RECORD = "voxpipe-record"
+"""Attribute of a group of zarr v2. "voxpipe" names a group of v3, with a NIfTI header in it."""
 # Voxels along the longest axis at which no further level is written by default.
 _SMALL = 256
 _MOST_LEVELS = 16
@@ -169,16 +171,18 @@ def is_zarr2(place: str) -> bool:
     return Path(above[0], ".zgroup").exists() and not Path(above[0], "zarr.json").exists()
 
 
-def rewrite_as_zarr2(group: Path, ome: Mapping[str, Any]) -> None:
+def rewrite_as_zarr2(group: Path, attributes: Mapping[str, Any]) -> None:
     """Replace a local group of zarr v3 by one of zarr v2, with the metadata of OME-Zarr 0.4.
 
-    Chunks are copied shard by shard; zarr v2 has no shards.
+    ``attributes`` are those of zarr v3. The key of voxpipe's record stays, for a later call. Chunks
+    are copied shard by shard; zarr v2 has no shards.
     """
     import zarr
 
     new = group.with_name("zarr2")
     shutil.rmtree(new, ignore_errors=True)  # of a killed writer
     target = zarr.open_group(new, mode="w", zarr_format=2)
+    ome = attributes["ome"]
     (image,) = ome["multiscales"]
     for dataset in image["datasets"]:
         source: Any = zarr.open_array(group / dataset["path"], mode="r")
@@ -188,7 +192,8 @@ def rewrite_as_zarr2(group: Path, ome: Mapping[str, Any]) -> None:
         for block in _shards(source):
             copy[(..., *block)] = source[(..., *block)]
     label = {"version": "0.4", **ome.get("image-label", {})}
-    target.attrs.update({"multiscales": [{**image, "version": "0.4"}], "image-label": label})
+    own: Any = {"multiscales": [{**image, "version": "0.4"}], "image-label": label}
+    target.attrs.update({**own, RECORD: attributes["voxpipe"]})
     shutil.rmtree(group)
     os.rename(new, group)
 

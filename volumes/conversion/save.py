@@ -54,8 +54,8 @@ def save(
         order. A ``Volume`` or a lazy patch is written box by box, with its own axes.
     axes
         Letters of the axes of an array. Arrays of tifffile, zarr and scikit-image are ``"zyx"``,
-        or ``"czyx"``. OME-Zarr and OME-TIFF need it if x and z have one length, or x and y of a
-        plane. Both orders fit then.
+        or ``"czyx"``. OME-Zarr and OME-TIFF, as destination or ``like``, need it if x and z have
+        one length, or x and y of a plane. Both orders fit then.
     like
         The volume (or its path, or a lazy patch) with the grid of these voxels. It gives the
         affine, and from NIfTI to NIfTI the header with the codes and units of qform and sform. A
@@ -158,7 +158,8 @@ def _axes_like(like: Any, array: Any) -> str | None:
 
 def _refuse_ambiguous(ndim: int, like: Any, place: str) -> None:
     """Raise ``BadHeader`` if an array without named axes fits a grid in two orders."""
-    is_ome = ".ome." in posixpath.basename(place.rstrip("/")).lower() or image_above(place)
+    names = (posixpath.basename(each.rstrip("/")).lower() for each in (place, like.name))
+    is_ome = any(".ome." in name for name in names) or image_above(place) or image_above(like.name)
     letters = XYZ[: min(ndim, 3)]
     sizes = like.shape[1 : 1 + len(letters)]
     if not is_ome or sizes[0] != sizes[-1] or sizes[0] == 1:

@@ -240,6 +240,28 @@ def test_several_numbers_need_a_pattern(tmp_path):
     assert "pattern='img_t{t}_z{z}.tif'" in error.value.do
 
 
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("img_s{}_z{}.tif", "pattern='img_s0_z{z}.tif'"),
+        ("z{}_pos{}.tif", "pattern='z{z}_pos0.tif'"),
+        ("img_s{}_c{}.tif", "pattern='img_s{z}_c{c}.tif'"),
+        ("img_{}_{}.tif", "pattern='img_{c}_{z}.tif'"),
+        ("p{}_f{}.tif", "open p0_f0.tif by its path"),
+    ],
+)
+def test_numbers_of_positions_stay_in_the_pattern(tmp_path, name, cure):
+    """Each position is a volume of its own; a suggested pattern opens one."""
+    for first, second in np.ndindex(2, 2):
+        tifffile.imwrite(tmp_path / name.format(first, second), PLANES[0])
+
+    with pytest.raises(UnknownFormat, match="differ in 2 numbers") as error:
+        vp.Volume(tmp_path).probe()
+    assert cure in error.value.do
+    if "pattern" in cure:
+        assert vp.Volume(tmp_path, pattern=cure.split("'")[1]).probe()
+
+
 def test_words_in_names_need_a_pattern_with_channels(tmp_path):
     """The suggested pattern reads the folder."""
     place = tmp_path / "exp"

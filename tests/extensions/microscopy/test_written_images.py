@@ -252,6 +252,21 @@ def test_images_of_ome_zarr_04_get_labels_of_zarr_v2(tmp_path):
         np.testing.assert_array_equal(sample["label"].realize()[0].T, MOVIE[time, 0] > 500.5)
 
 
+def test_labels_of_zarr_v2_are_predicted_and_converted_once(tmp_path):
+    """The same call returns the group of the first one; another run is refused."""
+    path = str(write_image(tmp_path / "old.zarr", MOVIE[0, 0], "zyx", 2))
+    place = tmp_path / "old.zarr/labels/found"
+    how = {"patch": 4, "progress": False}
+
+    for _ in range(2):
+        found = vp.predict(two_classes, path, place, run="a", **how)
+        assert vp.convert(found, f"{path}/labels/copy").location == f"{path}/labels/copy"
+
+    np.testing.assert_array_equal(found.numpy()[0].T, MOVIE[0, 0] > 500.5)
+    with pytest.raises(DestinationExists):
+        vp.predict(two_classes, path, place, run="b", **how)
+
+
 def test_predict_writes_an_ome_tiff_once(tmp_path):
     """A second run with the same name returns the file of the first."""
     source = tmp_path / "a.npy"
@@ -405,6 +420,8 @@ def test_arrays_that_fit_in_two_orders_need_axes(tmp_path):
 
     with pytest.raises(BadHeader, match=r"axes='zyx'.*axes='xyz'"):
         vp.save(place, cube, like=tmp_path / "cube.ome.zarr")
+    with pytest.raises(BadHeader, match="two orders fit"):
+        vp.save(tmp_path / "cube.nii.gz", cube, like=tmp_path / "cube.ome.zarr")
     with pytest.raises(BadHeader, match="axes='zyx'"):
         vp.save(tmp_path / "b.ome.zarr", cube[1:], like=tmp_path / "box.ome.zarr")
     vp.save(place, cube, like=tmp_path / "cube.ome.zarr", axes="zyx")
