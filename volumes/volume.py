@@ -69,7 +69,7 @@ class Volume(ViewableVoxels):
         the header. ``"anywhere"``: any file that this process can read.
     **reader_kwargs
         For the backend or the reader: ``level=2`` of a zarr pyramid, or ``axes="zyx"`` of an array.
-        ``channels=["DAPI"]`` keeps these channels of each time, by name or number.
+        The option ``channels=["DAPI"]`` keeps these channels of each time, by name or number.
 
     Raises
     ------

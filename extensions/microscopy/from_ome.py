@@ -176,9 +176,9 @@ class FromOme(CaseFinder):
         if isinstance(self.time, int):
             return [self.time]
         gaps = image.files.gaps if image.files is not None else {}
-        if gaps:
+        if image.files is not None and gaps:
             missing = few_names([text for row in gaps.values() for text in row], _MOST_NAMES)
-            few = few_names(map(str, gaps), _MOST_NAMES)
+            few = few_names(map(image.files.time_text, gaps), _MOST_NAMES)
             msg = f"incomplete-times: {public_name(image.place)} has no file for {missing}."
             do = "Copy the files to have them too."
             self._once.warn(image.name, f"{msg} Time points left out: {few}. {do}", LikelyMistake)
