@@ -29,7 +29,7 @@ from ..core.suggest import looks_like_label
 from ..intensity import SelectChannels, ValueStep
 from ..spatial import LazyPatch, SourceVoxels, stored_labels
 from ..spatial.lazy.read_plan import SHOW
-from ..spatial.lazy.stack import select_by_name, select_by_number
+from ..spatial.lazy.stack import needs_header, select_by_name, select_by_number
 from ..storage.ranges import COALESCING
 from ..volumes import Volume, is_volume
 
@@ -453,7 +453,11 @@ class ApplyValue(ItemByItem):
         step = replace(self.step, op=op, key=key, mask=self._mask(sample, op.mask_key))
         thing = sample[key]
         made_from = thing if isinstance(thing, LazyPatch) else sample.patches.get(key)
-        if isinstance(op, SelectChannels) and op.has_names and isinstance(made_from, LazyPatch):
+        if (
+            isinstance(op, SelectChannels)
+            and isinstance(made_from, LazyPatch)
+            and needs_header(made_from, op)
+        ):
             if made_from is thing and (by_name := select_by_name(thing, op)) is not None:
                 return by_name, None
             step = replace(step, op=select_by_number(made_from, op))

@@ -91,6 +91,10 @@ _LEAST_PLANE = 16
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # Label names that are too short to be part of a word.
 _AS_A_WORD = re.compile(r"gts?|rois?|annot\w*|segmentations?")
+# Words of label keys in microscopy. Beside another word they are an image: nuclei_dapi.
+_OF_OBJECTS = re.compile(
+    r"cells?|nucle(us|i)|organelles?|mitochondria|synapses|instances?|objects?|targets?|semantic"
+)
 # Label names that may end a word: brainmask, groundtruth.
 _AT_THE_END = re.compile(r"\w*(seg|mask|label|lesion|truth)s?")
 
@@ -99,6 +103,8 @@ _AT_THE_END = re.compile(r"\w*(seg|mask|label|lesion|truth)s?")
 def looks_like_label(key: str) -> bool:
     """Return whether ``key`` is a usual name of a label."""
     words = [word.lower() for word in _WORDS.findall(key)]
+    if words and all(map(_OF_OBJECTS.fullmatch, words)):
+        return True
     return any(_AS_A_WORD.fullmatch(word) or _AT_THE_END.fullmatch(word) for word in words)
 
 

@@ -107,7 +107,7 @@ class OpenVolume(SeedStamper, SameLength):
         Keys that hold labels: sampled by nearest neighbour, their type kept, constant 0
         outside. All other volumes are intensities: linear, border outside. Without the
         argument, a key that looks like a label but is none of these causes a
-        ``LikelyLabel`` warning.
+        ``LikelyLabel`` warning. Examples are gt, nuclei, cells, target and instances.
     keys
         Keys to open; by default every value that is a path, an array or a store.
     policies
@@ -388,7 +388,8 @@ class OpenVolume(SeedStamper, SameLength):
         if not is_label and (not isinstance(source, str) or "/labels/" in source):
             is_label = says_label(source)
         kind = "label" if is_label else "intensity"
-        if self.guesses and kind == "intensity" and looks_like_label(key):
+        is_image = isinstance(self.channels, Mapping) and key in self.channels
+        if self.guesses and kind == "intensity" and looks_like_label(key) and not is_image:
             write = f"⟦open_volume(labels={(*self.labels, key)!r})⟧"
             self._warn_of_label(key, "is sampled as an intensity", write)
         if key not in self._options_by_key:

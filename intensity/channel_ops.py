@@ -35,7 +35,7 @@ class SelectChannels(ValueOp):
     """
 
     indices: int | str | tuple[int | str, ...]
-    """From 0, or names in the file, such as ``"DAPI"``; one may come more than once."""
+    """From 0 in each time, or names, such as ``"DAPI"``; one may come more than once."""
 
     name: ClassVar[str] = "select_channels"
     keeps_dtype: ClassVar[bool] = True

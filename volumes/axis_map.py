@@ -19,7 +19,7 @@ from ..core.errors import OutOfVolume
 from ..core.suggest import closest
 from ..core.validate import as_channels, as_choice
 from ..storage.content import content_key
-from .header import Shape
+from .header import ONE_TIME, Shape, Times
 
 AXES = ("C", "I", "J", "K")
 """Names of the axes of a volume; time is folded into C."""
@@ -208,7 +208,7 @@ class AxisMap:
     def of_channels(cls, channels: Any) -> AxisMap:
         """Return the map that keeps some channels, by their names in the file or from 0.
 
-        A name that several channels have, as at several times, keeps all of these.
+        A name or a number keeps its channel of each time.
         """
         return cls((AxisRule(0, channels=as_channels("channels", channels)),))
 
@@ -236,11 +236,11 @@ class AxisMap:
         return next((rule.fill for rule in self.rules if rule.policy != "nearest"), 0.0)
 
     def tables(
-        self, shape: Shape, name: str, channel_names: Sequence[str] = ()
+        self, shape: Shape, name: str, channel_names: Sequence[str] = (), times: Times = ONE_TIME
     ) -> tuple[Table | None, ...]:
         """Return a table per axis (C, I, J, K), None for unchanged axes.
 
-        The stored channels have ``channel_names``.
+        The stored channels have ``channel_names`` and ``times``.
         """
         tables: list[Table | None] = [None] * len(AXES)
         for rule in self.rules:
@@ -248,7 +248,9 @@ class AxisMap:
             now = np.arange(shape[rule.axis]) if before is None else before
             if rule.channels:
                 names = mapped_names(channel_names, now)
-                rule = replace(rule, table=find_channels(rule.channels, names, len(now), name))
+                own = times.after(before, shape[0])
+                places = find_channels(rule.channels, names, len(now), name, own)
+                rule = replace(rule, table=places)
             tables[rule.axis] = rule.apply(now, name)
         return tuple(
             None if table is None or np.array_equal(table, np.arange(length)) else table
@@ -278,19 +280,29 @@ def mapped_names(names: Sequence[str], table: Table | None) -> tuple[str, ...]:
 
 
 def find_channels(
-    channels: Sequence[str | int], names: Sequence[str], count: int, where: str
+    channels: Sequence[str | int],
+    names: Sequence[str],
+    count: int,
+    where: str,
+    times: Times = ONE_TIME,
 ) -> tuple[int, ...]:
-    """Return the numbers of channels; ``OutOfVolume`` lists the names if one is missing.
+    """Return the places of channels; ``OutOfVolume`` lists the names if one is missing.
+
+    A number counts the channels of each time.
 
     Examples
     --------
     >>> find_channels(("GFP", 0), ("DAPI", "GFP"), 2, "a.ome.zarr")
     (1, 0)
+    >>> find_channels((1,), (), 6, "a.ome.zarr", Times(3, stride=2))
+    (1, 3, 5)
     """
     numbers: list[int] = []
+    by_number = times.first(range(count)).T.tolist()
     for channel in channels:
         own = [n for n, name in enumerate(names) if name == channel]
-        own = own if isinstance(channel, str) else [channel] * (channel < count)
+        if not isinstance(channel, str):
+            own = by_number[channel] if channel < len(by_number) else []
         numbers += own
         if own:
             continue
@@ -299,7 +311,9 @@ def find_channels(
         by_word = {name.casefold(): name for name in labels}
         near = closest(str(channel).casefold(), by_word, 0.5)
         do = (
-            f"Did you mean {by_word[near[0]]!r}?" if near else f"Give numbers from 0 to {count - 1}"
+            f"Did you mean {by_word[near[0]]!r}?"
+            if near
+            else f"Give numbers from 0 to {len(by_number) - 1}"
         )
         do += "" if near else ", or one of the names." if labels else "."
         raise OutOfVolume(f"{where} has no channel {channel!r}; {have}.", do=do)

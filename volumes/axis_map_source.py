@@ -17,7 +17,7 @@ from ..storage.content import content_key
 from .axis_map import AxisMap, Table, mapped_names
 from .backend import Backend, Channels, read_counted
 from .chunks.chunked_array import NeededChunks
-from .header import Header, Shape
+from .header import Header, Shape, Times
 from .scheme import StoreLayout
 from .session import Source, opening_session
 from .source import LocatedSource
@@ -104,7 +104,7 @@ class AxisMappedSource:
     def known_header(self) -> Header:
         """Return the header seen through the map; may read that of the source."""
         header = _header_of(self.source)
-        tables = self.axis_map.tables(header.shape, self.name, header.channel_names)
+        tables = self.axis_map.tables(header.shape, self.name, *_channels_of(header))
         return mapped_header(header, tables)
 
     def opened_anew(self, by: str) -> AxisMappedSource:
@@ -132,6 +132,10 @@ def _header_of(source: Any) -> Header:
     return opening_session().handles.acquire(source, verify=True).header
 
 
+def _channels_of(header: Header) -> tuple[tuple[str, ...], Times]:
+    return header.channel_names, header.times
+
+
 def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
     """Return a header seen through the tables of the four axes."""
     sizes = zip(header.shape, tables, strict=True)
@@ -145,7 +149,7 @@ class AxisMappedBackend(ViewedBackend):
     """An opened store seen through an axis map; hidden sections are not read."""
 
     def __init__(self, inner: Backend, axis_map: AxisMap) -> None:
-        self._tables = axis_map.tables(inner.shape, inner.name, inner.header.channel_names)
+        self._tables = axis_map.tables(inner.shape, inner.name, *_channels_of(inner.header))
         header = mapped_header(inner.header, self._tables)
         super().__init__(inner, header, "axis map", axis_map.fingerprint())
         self._units = (inner.channels_at_once, *(inner.chunks or (1, 1, 1)))
@@ -354,7 +358,8 @@ class StoredMaskSource(OwnSource):
 
     def _facts(self) -> tuple[Header, tuple[NDArray[np.bool_], ...]]:
         header = _header_of(self.source.source)
-        tables = self.source.axis_map.tables(header.shape, self.source.name)
+        axis_map = self.source.axis_map
+        tables = axis_map.tables(header.shape, self.source.name, *_channels_of(header))
         flags = tuple(
             np.ones(length, bool) if table is None else table >= 0
             for table, length in zip(tables, header.shape, strict=True)

@@ -51,11 +51,13 @@ class Times(NamedTuple):
         """Return the time points of selected channels; one, unless each time has the same ones."""
         if table is None or self.number == 1:
             return self
-        if self.stride * self.number == channels and len(table) % self.number == 0:
-            rows = table.reshape(self.number, -1)
-            is_alike = (np.diff(rows, axis=0) == self.stride).all()
-            if is_alike and rows[0].min() >= 0 and rows[0].max() < self.stride:
-                return self._replace(stride=rows.shape[1])
+        if len(table) % self.number == 0:
+            begin = self.first(range(channels))[0]
+            slowest, fastest = table.reshape(self.number, -1), table.reshape(-1, self.number).T
+            for rows, stride in ((slowest, slowest.shape[1]), (fastest, 1)):
+                is_alike = (np.diff(rows, axis=0) == self.stride).all()
+                if is_alike and np.isin(rows[0], begin).all():
+                    return self._replace(stride=stride)
         return ONE_TIME
 
     def first(self, voxels: Any) -> Any:

@@ -68,8 +68,8 @@ class Volume(ViewableVoxels):
         virtual data of HDF5) and of links in a zarr folder. ``"same_folder"``: files in that of
         the header. ``"anywhere"``: any file that this process can read.
     **reader_kwargs
-        For the backend or the reader: ``level=2`` of a zarr pyramid, or ``axes="zyx"`` of an array;
-        ``channels=["DAPI"]`` keeps these channels, by name or number.
+        For the backend or the reader: ``level=2`` of a zarr pyramid, or ``axes="zyx"`` of an array.
+        The option ``channels=["DAPI"]`` keeps these channels of each time, by name or number.
 
     Raises
     ------

@@ -176,9 +176,9 @@ class FromOme(CaseFinder):
         if isinstance(self.time, int):
             return [self.time]
         gaps = image.files.gaps if image.files is not None else {}
-        if gaps:
+        if image.files is not None and gaps:
             missing = few_names([text for row in gaps.values() for text in row], _MOST_NAMES)
-            few = few_names(map(str, gaps), _MOST_NAMES)
+            few = few_names(map(image.files.time_text, gaps), _MOST_NAMES)
             msg = f"incomplete-times: {public_name(image.place)} has no file for {missing}."
             do = "Copy the files to have them too."
             self._once.warn(image.name, f"{msg} Time points left out: {few}. {do}", LikelyMistake)
@@ -318,6 +318,7 @@ def images_below(root: str, options: Mapping[str, Any], once: WarnOnce) -> Itera
     except VolumeNotFound:
         return
     is_list: dict[str, bool] = {}
+    parts: set[str] = set()  # files of OME-TIFFs that were found by another of their files
     for name, place in sorted(places.items()):
         plate, is_first = _list_above(root, name, options, is_list)
         if plate and is_first:  # its list names missing images, too
@@ -326,7 +327,8 @@ def images_below(root: str, options: Mapping[str, Any], once: WarnOnce) -> Itera
         if plate:
             continue
         if public_name(place).lower().endswith((".ome.tif", ".ome.tiff")):
-            yield from _of_tiff(place, plain(name), options)
+            if place not in parts:
+                yield from _of_tiff(place, plain(name), options, parts)
         elif place.lower().endswith(SCENES) and not is_url(place):
             yield from _of_scenes(place, plain(name))
         elif not name.lower().endswith(SUFFIXES):
@@ -370,8 +372,10 @@ def _of_node(node: OmeNode, place: str, name: str) -> OmeImage:
     return OmeImage(place, name, node.sizes(), tuple(node.label_names()))
 
 
-def _of_tiff(place: str, name: str, options: Mapping[str, Any]) -> Iterator[OmeImage]:
-    """Yield the series of a TIFF, each of which may be a position."""
+def _of_tiff(
+    place: str, name: str, options: Mapping[str, Any], parts: set[str] | None = None
+) -> Iterator[OmeImage]:
+    """Yield the series of a TIFF, each of which may be a position; add its files to ``parts``."""
     tifffile, is_far = import_package("tifffile", place), is_url(place)
     file = RemoteStoredFile(place, options, place) if is_far else LocalStoredFile(place, place)
     base = posixpath.basename(public_name(place))
@@ -379,6 +383,9 @@ def _of_tiff(place: str, name: str, options: Mapping[str, Any]) -> Iterator[OmeI
         several = len(tiff.series) > 1
         numbers = range(len(tiff.series)) if several else (None,)
         images = [read_tiff(tiff, 0, number, place) for number in numbers]
+    if parts is not None:
+        folder, names = os.path.dirname(place), (part for one in images for part in one.files)
+        parts.update(os.path.join(folder, part) for part in names)
     for number, image in enumerate(images):
         sizes = dict(zip(image.axes, image.shape, strict=True))
         own = {"series": number} if several else {}

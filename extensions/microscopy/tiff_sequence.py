@@ -103,20 +103,22 @@ class PlaneFiles:
 
     @property
     def gaps(self) -> dict[int, list[str]]:
-        """Names of the missing files by time point, counted from 0: ``"t=1 c=GFP z=2"``."""
+        """Names of the missing files by time point, both counted from 0: ``"t=1 c=GFP z=2"``."""
         gaps: dict[int, list[str]] = {}
         size = len(self.places) // len(self.values[0])
-        for number, key in enumerate(itertools.product(*self.values)):
+        for number, key in enumerate(itertools.product(*map(enumerate, self.values))):
             if not self.places[number]:
                 gaps.setdefault(number // size, []).append(_key_text(self.axes, key))
         return gaps
 
     @property
     def channel_names(self) -> tuple[str, ...]:
-        """Names of the channels; empty if all are numbers."""
-        channels = dict(zip(self.axes, self.values, strict=True)).get("c", ())
-        is_named = any(isinstance(value, str) for value in channels)
-        return tuple(map(str, channels)) if is_named else ()
+        """Names of the channels, or their numbers in the names of the files."""
+        return tuple(map(str, dict(zip(self.axes, self.values, strict=True)).get("c", ())))
+
+    def time_text(self, time: int) -> str:
+        """Return a time point counted from 0, and the number of its files if that is another."""
+        return _both(time, self.values[0][time])
 
     def at_time(self, time: Any, name: str) -> PlaneFiles:
         """Return the files of one time point, counted from 0; all for None or ``"channels"``.
@@ -128,7 +130,7 @@ class PlaneFiles:
             return self
         count = len(self.values[self.axes.index("t")]) if "t" in self.axes else 1
         if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < count:
-            have = f"0 to {count - 1}" if count > 1 else "only 0"
+            have = f"0 to {self.time_text(count - 1)}" if count > 1 else "only 0"
             do = 'Give a number from 0, or ⟦time="channels"⟧ for all of them as channels.'
             raise SampleError(f"{name} has no time point {time!r}, but {have}", do=do)
         if "t" not in self.axes:
@@ -147,7 +149,7 @@ class PlaneFiles:
         have = f"{len(self.existing)} of {len(self.places)} files are there"
         texts = few_names([text for row in gaps.values() for text in row], _MOST_NAMES)
         do = "Copy the missing files; each combination of t, c and z is a plane of the volume."
-        whole = [str(n) for n in range(len(self.values[0])) if n not in self.gaps]
+        whole = [self.time_text(n) for n in range(len(self.values[0])) if n not in self.gaps]
         if whole:
             do = f"Copy the missing files, or give a complete time point: {few_names(whole)}."
         raise VolumeNotFound(f"{name} has no file for {texts}: {have}.", do=do)
@@ -389,8 +391,17 @@ def _in_order(
     return files
 
 
-def _key_text(axes: Sequence[str], key: Sequence[Coordinate]) -> str:
-    return " ".join(f"{axis}={value}" for axis, value in zip(axes, key, strict=True))
+def _key_text(axes: Sequence[str], key: Sequence[tuple[int, Coordinate]]) -> str:
+    """Return times and channels as arguments count them, and planes by the numbers of files."""
+    parts = [
+        f"{axis}={value if axis == 'z' or isinstance(value, str) else _both(place, value)}"
+        for axis, (place, value) in zip(axes, key, strict=True)
+    ]
+    return " ".join(parts)
+
+
+def _both(place: int, value: Coordinate) -> str:
+    return str(place) if place == value else f"{place} (file number {value})"
 
 
 def _two_of_one(first: str, second: str) -> UnknownFormat:

@@ -18,6 +18,7 @@ from ...core.lru_cache import LRUCache
 from ...intensity import Params, RecordedStatistics, ValueStep, VolumeStatistics
 from ...intensity.value_op import recorded_percentile, same_as
 from ...storage.content import version_key
+from ...volumes.header import ONE_TIME, Times
 from ..plans.plan import SpatialPlan
 
 Acting = tuple[ValueStep, Params, Any]
@@ -279,3 +280,19 @@ def channel_names(patch: Any) -> tuple[str, ...]:
         elif step.channels(len(names)) != len(names):
             return ()
     return names
+
+
+def times_of(patch: Any) -> Times:
+    """Return the time points among the channels of a patch; one after a mix of channels."""
+    times: Times = ONE_TIME if patch.members else patch.volume.header.times
+    if times.number == 1:
+        return ONE_TIME
+    count = patch.volume.shape[0]
+    for step in patch.values:
+        picks, before = step.op.kept_channels(), count
+        count = step.channels(count)
+        if picks is not None:
+            times = times.after(np.array(picks), before)
+        elif count != before:
+            return ONE_TIME
+    return times

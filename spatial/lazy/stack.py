@@ -29,7 +29,7 @@ from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
 from ..resampling.native_resampler import SourceVoxels
 from .lazy_patch import LazyPatch
-from .patch_facts import PatchFacts, channel_names
+from .patch_facts import PatchFacts, channel_names, times_of
 from .read_plan import ReadPlan
 from .transform_chain import TransformChain
 from .virtual_volume import RealizedVolume, VirtualVolume
@@ -47,17 +47,23 @@ def stack_patches(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
     return patch.with_members([*chain.from_iterable(members)])
 
 
+def needs_header(patch: LazyPatch, op: SelectChannels) -> bool:
+    """Whether channels are named, or counted in each of several times; may read the header."""
+    return op.has_names or times_of(patch).number > 1
+
+
 def select_by_name(patch: LazyPatch, op: SelectChannels) -> LazyPatch | None:
-    """Return the patch of the named channels; None after ops that may need all channels."""
+    """Return the patch of the chosen channels; None after ops that may need all channels."""
     if patch.values or patch.members or not isinstance(patch.volume, Volume):
         return None
     return patch.with_volume(patch.volume.with_axis_map(AxisMap.of_channels(op.indices)))
 
 
 def select_by_number(patch: LazyPatch, op: SelectChannels) -> SelectChannels:
-    """Return the op with the numbers of its named channels; reads the header."""
+    """Return the op with the places of its channels at all times; reads the header."""
     names, count = channel_names(patch), patch.shape[0]
-    numbers = find_channels(entries_of(op.indices), names, count, patch.volume.name)
+    where = patch.volume.name
+    numbers = find_channels(entries_of(op.indices), names, count, where, times_of(patch))
     return SelectChannels(numbers)
 
 

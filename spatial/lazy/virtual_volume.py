@@ -37,14 +37,14 @@ from ...volumes.chunks.chunked_array import NeededChunks
 from ...volumes.conversion.convert import open_copy, version_of, write_planned
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
 from ...volumes.conversion.destination import destination_of
-from ...volumes.header import ONE_TIME, Header, Triple, affine_entries, affine_matrix
+from ...volumes.header import Header, Triple, affine_entries, affine_matrix
 from ...volumes.scheme import ReadScheme, SchemeRefusal, StoreLayout
 from ...volumes.session import Source
 from ...volumes.source import LocatedSource, Options
 from ...volumes.voxels import Voxels
 from ..plans.mapping import without_noise
 from ..plans.plan import SpatialPlan
-from .patch_facts import channel_names
+from .patch_facts import channel_names, times_of
 
 # Part of every name: higher when resampling gives other bits, so that nothing old is read.
 _REVISION = 1
@@ -170,10 +170,7 @@ class VirtualVolume:
         unit = "" if getattr(source, "has_given_affine", False) else source.header.file_unit
         affine = affine_entries(self.grid.affine, self.name)
         names = channel_names(self.patch)
-        # Ops that keep all channels keep the order of their times.
-        is_whole = self.shape[0] == source.shape[0] and not self.patch.members
-        times = source.header.times if is_whole else ONE_TIME
-        more: Any = {"file_unit": unit, "channel_names": names, "times": times}
+        more: Any = {"file_unit": unit, "channel_names": names, "times": times_of(self.patch)}
         return Header(self.shape, affine, self.dtype, **more)
 
     def version(self) -> str:

@@ -34,6 +34,11 @@ def cases(*keys, count=1):
         "label_2",
         "liver-segmentation",
         "masks_left",
+        "nuclei",
+        "cells",
+        "cellInstances",
+        "target",
+        "instances_2",
     ],
 )
 def test_usual_names_of_labels_are_known(key):
@@ -42,7 +47,22 @@ def test_usual_names_of_labels_are_known(key):
 
 
 @pytest.mark.parametrize(
-    "key", ["image", "ct", "weight", "t1", "masked_ct", "segmented", "heroin", "length", ""]
+    "key",
+    [
+        "image",
+        "ct",
+        "weight",
+        "t1",
+        "masked_ct",
+        "segmented",
+        "heroin",
+        "length",
+        "nuclei_dapi",
+        "target_ct",
+        "cellular",
+        "membrane",
+        "",
+    ],
 )
 def test_other_names_are_not(key):
     """Words that only begin like a label, or hold a short one inside, are none."""

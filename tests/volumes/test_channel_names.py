@@ -69,7 +69,7 @@ def test_channels_are_opened_by_name(tmp_path, write):
     case = {"image": path, "label": np.ones((8, 6, 4), np.uint8)}
     opened = vp.from_cases([case]).open_volume(channels=["mCherry", 0])
     sample = next(iter(opened))
-    assert np.array_equal(sample["image"].realize(), [*SAME[:, 2], SAME[0, 0]])
+    assert np.array_equal(sample["image"].realize(), [*SAME[:, 2], *SAME[:, 0]])
     assert sample["label"].shape[0] == 1
 
 
@@ -93,7 +93,8 @@ def test_channels_are_selected_by_name(tmp_path, names):
     numbers = [
         n
         for name in several
-        for n in ([name] if name == 0 else [DYES.index(name), DYES.index(name) + 3])
+        for first in [DYES.index(name) if name else 0]
+        for n in (first, first + 3)
     ]
     expected = SAME.reshape(6, 8, 6, 4)[numbers]
     pipe = opened.select_channels(names)
@@ -101,11 +102,32 @@ def test_channels_are_selected_by_name(tmp_path, names):
     assert np.array_equal(next(iter(opened.realize().select_channels(names)))["image"], expected)
 
     late = opened.contrast(1.5).flush().select_channels(names)
-    early = opened.contrast(1.5).flush().select_channels(numbers)
+    first = tuple(n for n in numbers if n < len(DYES))
+    early = opened.contrast(1.5).flush().select_channels(first)
     assert np.array_equal(*(next(iter(one))["image"].realize() for one in (late, early)))
     twice = opened.select_channels((1, 0)).contrast(1.5).select_channels("DAPI")
     other = opened.select_channels((1, 0)).contrast(1.5).select_channels(1)
     assert np.array_equal(*(next(iter(one))["image"].realize() for one in (twice, other)))
+
+
+@pytest.mark.parametrize("axes", ["TCZYX", "CTZYX"])
+def test_a_number_counts_the_channels_of_each_time(tmp_path, axes):
+    """As its name does, in both orders of a file, of all times and of one."""
+    array = STACK if axes[0] == "T" else STACK.swapaxes(0, 1)
+    how = {"metadata": {"axes": axes, "Channel": {"Name": [*DYES]}}, "ome": True}
+    tifffile.imwrite(path := tmp_path / "a.ome.tif", array, photometric="minisblack", **how)
+
+    for time, expected in ((None, SAME[:, 1]), (1, SAME[1:, 1])):
+        for channels in (["GFP"], [1], 1):
+            volume = vp.Volume(path, channels=channels, time=time)
+            assert np.array_equal(volume.numpy(), expected)
+            assert volume.channel_names == ("GFP",) * len(expected)
+    opened = vp.from_cases([{"image": path}]).open_volume()
+    by_key = vp.from_cases([{"image": path}]).open_volume(channels={"image": [2, 1]})
+    chains = (opened, opened.realize(), opened.contrast(1.0), opened.contrast(1.0).flush())
+    for pipe in (*chains, opened.select_channels((2, 1)), by_key):
+        pipe = pipe.select_channels(1)
+        assert np.array_equal(np.asarray(next(iter(pipe.realize()))["image"]), SAME[:, 1])
 
 
 def test_other_channels_are_not_read(tmp_path):
@@ -124,8 +146,8 @@ def test_other_channels_are_not_read(tmp_path):
     ("channels", "told"),
     [
         ("Dapi", "no channel 'Dapi'; it has 'DAPI', 'GFP', 'mCherry'(?s:.*)mean 'DAPI'"),
-        ("qqq", "no channel 'qqq'(?s:.*)numbers from 0 to 5, or one of the names"),
-        (6, "no channel 6"),
+        ("qqq", "no channel 'qqq'(?s:.*)numbers from 0 to 2, or one of the names"),
+        (3, "no channel 3"),
     ],
 )
 def test_a_missing_channel_lists_the_names(tmp_path, channels, told):

@@ -313,3 +313,30 @@ def test_one_file_has_its_name_without_the_ending(tmp_path, end):
 
     (sample,) = vp.from_ome(tmp_path / f"a{end}")
     assert sample.case == "a"
+
+
+def test_an_ome_tiff_of_several_files_is_one_case(tmp_path):
+    """Each file names all, and the first by name is the case; one alone finds the others."""
+    array = np.arange(2 * 4 * 8 * 9, dtype=np.uint16).reshape(2, 4, 8, 9)
+    places = "".join(
+        f'<TiffData FirstC="{c}" FirstZ="{z}" FirstT="0" IFD="{z}" PlaneCount="1">'
+        f'<UUID FileName="m_C{c}.ome.tif">urn:uuid:{c}</UUID></TiffData>'
+        for c, z in np.ndindex(2, 4)
+    )
+    sizes = 'SizeX="9" SizeY="8" SizeZ="4" SizeC="2" SizeT="1" DimensionOrder="XYZCT"'
+    sizes += ' PhysicalSizeX="1" PhysicalSizeY="1" PhysicalSizeZ="1"'
+    for c, planes in enumerate(array):
+        text = (
+            f'<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:{c}">'
+            f'<Image ID="Image:0"><Pixels ID="Pixels:0" Type="uint16" {sizes}>{places}'
+            "</Pixels></Image></OME>"
+        )
+        path = tmp_path / f"m_C{c}.ome.tif"
+        how = {"description": text.encode(), "metadata": None, "photometric": "minisblack"}
+        tifffile.imwrite(path, planes, **how)
+
+    (case,) = vp.from_ome(tmp_path).open_volume()
+    (second,) = vp.from_ome(tmp_path / "m_C1.ome.tif")
+
+    assert (case.case, second.case) == ("m_C0", "m_C1")
+    np.testing.assert_array_equal(case["image"].realize().transpose(0, 3, 2, 1), array)

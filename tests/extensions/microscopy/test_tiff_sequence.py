@@ -175,6 +175,29 @@ def test_gaps_are_reported(tmp_path):
     np.testing.assert_array_equal(volume.numpy()[0, ..., 5].T, PLANES[6])
 
 
+def test_arguments_count_from_0_and_texts_add_the_number_of_the_file(tmp_path):
+    """T1 is time=0; C2 is channels=[1], or ["2"] by name."""
+    for t, c, z in np.ndindex(3, 2, 2):
+        value = np.full((8, 8), 100 * t + 10 * c + z + 111, "u2")
+        tifffile.imwrite(tmp_path / f"T{t + 1}_C{c + 1}_Z{z + 1}.tif", value)
+    place = tmp_path / "T{t}_C{c}_Z{z}.tif"
+    for channels in ([1], ["2"]):
+        volume = vp.Volume(place, time=1, channels=channels)
+        assert volume.numpy()[0, 0, 0].tolist() == [221, 222]
+        assert volume.channel_names == ("2",)
+    with pytest.raises(SampleError, match=r"but 0 to 2 \(file number 3\)"):
+        vp.Volume(place, time=3).probe()
+
+    (tmp_path / "T2_C1_Z2.tif").unlink()
+
+    gap = r"t=1 \(file number 2\) c=0 \(file number 1\) z=2"
+    with pytest.raises(VolumeNotFound, match=f"{gap}: 11 of 12") as error:
+        vp.Volume(place, time=1).probe()
+    assert "complete time point: 0 (file number 1), 2 (file number 3)." in error.value.do
+    with pytest.warns(LikelyMistake, match=rf"{gap}\. Time points left out: 1 \(file number 2\)"):
+        assert [case["case"] for case in vp.from_ome(place).cases][-1].endswith("t2")
+
+
 def test_a_missing_plane_spoils_its_time_alone(tmp_path):
     """Other time points are as tifffile reads them; all times together are refused."""
     place = experiment(tmp_path / "exp")
@@ -382,7 +405,7 @@ def test_a_pattern_is_converted_checked_and_indexed(tmp_path, monkeypatch):
 
 
 def test_names_in_a_pattern_are_names_of_channels(tmp_path):
-    """For each time point; numbers are none."""
+    """For each time point."""
     for name in CHANNELS:
         stack(tmp_path, PLANES[:2] + len(name), f"t0_{name}_z{{}}.tif")
         stack(tmp_path, PLANES[:2], f"t1_{name}_z{{}}.tif")

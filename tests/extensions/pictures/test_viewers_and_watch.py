@@ -117,7 +117,7 @@ def test_times_are_a_leading_axis_and_channels_have_their_names(tmp_path):
     assert arguments["affine"].shape == (5, 5)
     [(green, _, _)] = vp.Volume(tmp_path / "m.ome.zarr", channels=["GFP"]).to_napari()
     assert np.array_equal(np.asarray(green), voxels[:, 1])
-    some = vp.Volume(tmp_path / "m.ome.zarr", channels=[0, 1, 2]).to_napari()
+    some = volume[:3].to_napari()
     assert [data.ndim for data, _, _ in some] == [3, 3, 3]
     [(data, _, _), *_] = vp.Volume(tmp_path / "m.ome.zarr", time=1).to_napari()
     assert np.array_equal(np.asarray(data), voxels[1, 0])
