@@ -145,6 +145,17 @@ def test_realized_voxels_keep_the_order():
     assert np.allclose(next(iter(pipe))["image"].realize()[0], expected, rtol=1e-5, atol=0.01)
 
 
+@pytest.mark.parametrize("adapters", [[], [vp.adapters.ToAxes("zyx")]], ids=["pipe", "adapter"])
+def test_a_folder_of_copies_keeps_the_order_in_a_loader(tmp_path, adapters):
+    """A loader fuses `to_axes()` with the pipes beside it."""
+    opened = placed() if adapters else placed().to_axes("zyx")
+    steps = (2.0, 1.0, 0.5)
+    pipe = opened.spacing(steps).cache(tmp_path).batch_patches(1)
+    with vp.DataLoader2(pipe, adapters) as loader:
+        (batch,) = loader
+    assert batch["image"].shape == (1, 1, 6, 10, 12)
+
+
 @pytest.mark.parametrize(
     ("chain", "told"),
     [
