@@ -313,3 +313,17 @@ def test_one_file_has_its_name_without_the_ending(tmp_path, end):
 
     (sample,) = vp.from_ome(tmp_path / f"a{end}")
     assert sample.case == "a"
+
+
+def test_a_label_takes_the_place_of_its_image(tmp_path):
+    """`from_ome` makes the Volumes, so `affine=` of the chain is for them."""
+    labels = {"cells": (CELLS, "zyx")}
+    write_image(tmp_path / "a.zarr", VOXELS[0, 0], "zyx", 3, labels)
+    matrix = np.diag([2.0, 2, 5, 1])
+    found = vp.from_ome(tmp_path, label="cells")
+
+    (like,) = found.open_volume(affine={"label": "image"})
+    (both,) = found.open_volume(affine=matrix)
+
+    assert like["label"].spacing == like["image"].spacing
+    assert both["image"].spacing == both["label"].spacing == (2, 2, 5)
