@@ -138,6 +138,14 @@ def test_orders_follow_each_other():
     assert next(iter(pipe))["image"].shape == (1, 6, 20, 24)
 
 
+def test_an_orientation_keeps_the_order():
+    """Letters in another order are refused, with those that the chain can have."""
+    with pytest.raises(SampleError, match=r"undo the order 'zyx'(?s:.*)orientation\('SAR'\)"):
+        next(iter(placed().to_axes("zyx").orientation("RAS")))["image"].shape  # noqa: B018
+    turned = next(iter(placed().to_axes("zyx").orientation("IPL")))["image"]
+    assert np.array_equal(turned.realize()[0], STACK[::-1, ::-1, ::-1])
+
+
 def test_realized_voxels_keep_the_order():
     """They are opened again with the names of their axes."""
     pipe = placed().to_axes("zyx").realize().open_volume().zoom((1, 1.2, 0.8))
