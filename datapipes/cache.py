@@ -149,7 +149,7 @@ class Cache(_Flushing):
         name = destination_of(self.place, self.storage_options).name
         how = {"because": f"{where}, in {name}", "is_tiled": True}
         axes = XYZ
-        if any(getattr(pipe, "form_name", "") == "to_axes" for pipe in walk(self)):
+        if any(getattr(pipe, "orders_axes", False) for pipe in walk(self)):
             # Files are in the order of their named axes; others need no header here.
             axes, patch = patch.plan.axes, patch.in_axes(XYZ)
         virtual: Any = patch.flush_plan(**how).volume

@@ -45,7 +45,7 @@ from .op_pipe import (
     refuse_unknown_arguments,
     unknown_key,
 )
-from .options_by_key import BY_KEY, keys_of_places, named_by_key, options_of, placed_as
+from .options_by_key import BY_KEY, keys_of_places, named_by_key, options_of, placed_as, placed_by
 
 
 def likely_labels(origin: CallSite, parent: Pipe) -> LikelyLabels | None:
@@ -140,7 +140,8 @@ class OpenVolume(SeedStamper, SameLength):
         HDF5 file, ``series=``, ``follow="anywhere"`` for headers and links that lead out of their
         folders, and arguments of your own backend or reader. These and ``io`` are one value for all
         volumes, or a mapping by key: ``affine={"label": matrix}``. A label without a voxel size
-        takes the place of its image by ``affine={"label": "image"}``; both need one shape.
+        takes the place of its image by ``affine={"label": "image"}``; both need one shape. A
+        Volume takes ``affine=``, too, unless it has one of its own.
 
     Examples
     --------
@@ -324,7 +325,7 @@ class OpenVolume(SeedStamper, SameLength):
             self._by_key = by_key
             self._names |= new
             if all(isinstance(sample[key], Volume) for key in keys):
-                for argument in self._options.keys() - {*by_key, "io"}:
+                for argument in self._options.keys() - {*by_key, "affine", "io"}:
                     msg = f"open_volume({argument}=) has no effect: {keys[0]!r} is a Volume already"
                     raise SampleError(msg, do=f"Give {argument}= to that Volume().")
         for argument, its_keys in self._names.items():
@@ -375,7 +376,7 @@ class OpenVolume(SeedStamper, SameLength):
     def _volume(self, key: str, source: Any) -> Volume:
         if isinstance(source, Volume):
             for name, its_keys in self._by_key.items():
-                if key in its_keys:  # options and all
+                if key in its_keys and name != "affine":  # options and all
                     msg = f"{name}= names {key!r}, which is a Volume already"
                     raise SampleError(msg, do=f"Give {name}= to that Volume().")
             # ``labels=`` is for sources that are opened here, and not for a Volume.
@@ -383,7 +384,8 @@ class OpenVolume(SeedStamper, SameLength):
             if likely and source.kind != "label":
                 is_so, write = "is a Volume of an intensity", 'Volume(..., kind="label")'
                 self._warn_of_label(key, is_so, write)
-            return source
+            own = options_of(key, self._options) if "affine" in self._options else {}
+            return placed_by(key, own["affine"], source) if "affine" in own else source
         is_label = key in self.labels
         if not is_label and (not isinstance(source, str) or "/labels/" in source):
             is_label = says_label(source)
@@ -405,7 +407,7 @@ class OpenVolume(SeedStamper, SameLength):
 
     def _of_one(self, key: str, source: Any, kind: str, options: Mapping[str, Any]) -> Volume:
         if isinstance(source, Volume):
-            return source
+            return placed_by(key, options["affine"], source) if "affine" in options else source
         # One array may have two keys, of two kinds.
         own = key if any(key in its_keys for its_keys in self._by_key.values()) else ""
         entry = self._of_objects.get((id(source), kind, own))

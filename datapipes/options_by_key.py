@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..core.errors import GridMismatch
+import numpy as np
+
+from ..core.errors import GridMismatch, SampleError
 from ..volumes import Volume
+from ..volumes.backend import as_array
+from ..volumes.header import affine_matrix, given_affine
 from .op_pipe import unknown_key
 
 BY_KEY = ("affine", "axes", "dataset", "follow", "io", "level", "reader", "series")
@@ -65,3 +69,15 @@ def placed_as(key: str, other: str, volumes: Mapping[str, Volume]) -> Volume:
         do = f"Give the place of {key!r} as a matrix, or open_volume(axes=) for other axes."
         raise GridMismatch(f"{msg}: {volume.name} and {like.name}", do=do)
     return volume.placed_at(like.affine)
+
+
+def placed_by(key: str, affine: Any, volume: Volume) -> Volume:
+    """Return a Volume of a sample with the place of ``affine=``; it must have no other."""
+    if volume.has_given_affine:
+        if isinstance(affine, str) or not np.array_equal(volume.affine, affine):
+            msg = f"affine= is for {key!r}, which is a Volume already, with an affine of its own"
+            raise SampleError(msg, do="Give affine= to one of them: Volume() or open_volume().")
+        return volume
+    if isinstance(affine, str):  # known once both are open
+        return volume
+    return volume.placed_at(affine_matrix(given_affine(as_array(affine), volume.name)))

@@ -99,6 +99,7 @@ class SpatialPipe(OpPipe):
         "name": "",
         **dict.fromkeys((*SAMPLING_ARGUMENTS, "lazy", "on_conflict")),
     }
+    orders_axes = False  # whether it has the op of ``to_axes()``
     sampling: Sampling = Sampling()
     lazy: bool | None = None
     is_step = True  # whether it adds steps and does nothing else: several are as good as one
@@ -322,6 +323,7 @@ class FusedSpatial(PerItem):
     calls: tuple[str, ...]
     samplings: tuple[Sampling, ...]
     lazy: bool | None
+    orders_axes: bool
 
     def __init__(self, first: SpatialPipe | FusedSpatial, second: SpatialPipe) -> None:
         # Members travel without their parents: those are upstream of this pipe already.
@@ -331,6 +333,7 @@ class FusedSpatial(PerItem):
         else:
             calls, samplings = (first.describe(),), (first.sampling,)
         self.steps = PipeSteps((*first.steps, *second.steps))
+        self.orders_axes = first.orders_axes or second.orders_axes
         self.stream_names = (*first.stream_names, *second.stream_names)
         self.calls = (*calls, second.describe())
         self.samplings = (*samplings, second.sampling)
@@ -385,6 +388,8 @@ class ToAxesPipe(SpatialPipe, form="to_axes", op=ToAxes):
     >>> next(iter(pipe.to_axes("zyx").lazy_patch((8, 16, 32))))["image"].shape
     (1, 8, 16, 32)
     """
+
+    orders_axes = True
 
     @property
     def is_of_plane(self) -> bool:

@@ -53,9 +53,17 @@ def format_of(volume: Any) -> str:
     return "" if entry is None else entry.name
 
 
+def _backend_of(volume: Any) -> Any:
+    """Return the backend of the file, below the views of channels and sections."""
+    backend = volume.probe()
+    while len(below := getattr(backend, "below", ())) == 1:
+        (backend,) = below
+    return backend
+
+
 def reader_of(volume: Any, form: str) -> str:
     """Return the class that reads a volume, and the library below it."""
-    backend = volume.probe()
+    backend = _backend_of(volume)
     kind = type(backend)
     library = _LIBRARIES.get(form, "")
     if form.startswith("zarr") and not backend.keeps_chunks:
@@ -68,14 +76,16 @@ def stored_bytes(volume: Any) -> int | None:
     source = volume.located_source
     if source is None:
         return None
-    several = len(getattr(volume.probe(), "files", ())) > 1
+    several = len(getattr(_backend_of(volume), "files", ())) > 1
     if not source.path and several:
         return None
     if not source.path:
         with suppress(Exception), _file_of(source) as file:
             return int(file.seek(0, os.SEEK_END))
         return None
-    places = {getattr(file, "path", "") for file in getattr(volume.probe(), "files", ())} - {""}
+    places = {getattr(file, "path", "") for file in getattr(_backend_of(volume), "files", ())} - {
+        ""
+    }
     if not places:
         below = (os.path.join(folder, name) for folder, _, n in os.walk(source.path) for name in n)
         places = {source.path} if os.path.isfile(source.path) else set(below)
@@ -93,7 +103,7 @@ def _file_of(source: Any) -> Any:
 
 def levels_of(volume: Any, form: str) -> int:
     """Return the number of stored resolutions, from the level that is read on."""
-    source, levels = volume.located_source, len(getattr(volume.probe(), "levels", ()))
+    source, levels = volume.located_source, len(getattr(_backend_of(volume), "levels", ()))
     if form == "tiff" and source is not None:
         import tifffile
 
@@ -105,8 +115,8 @@ def levels_of(volume: Any, form: str) -> int:
 
 def codec_of(volume: Any, form: str) -> str:
     """Return the compression of stored voxels; ``"none"`` without, empty if unknown."""
-    backend, source = volume.probe(), volume.located_source
-    if form.startswith("zarr"):
+    backend, source = _backend_of(volume), volume.located_source
+    if form.startswith(("zarr", "ome-part")):
         return _codec_of_zarr(backend)
     if source is None:
         return "none"
@@ -123,7 +133,7 @@ def codec_of(volume: Any, form: str) -> str:
 
 
 def _codec_of_zarr(backend: Any) -> str:
-    metadata = getattr(backend._array, "metadata", None)
+    metadata = getattr(backend, "metadata", None)
     if metadata is None:
         return ""
     names = []

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.affine3x4 import IDENTITY, Affine3x4
-from ...core.errors import BadHeader, PatchSizeError
+from ...core.errors import BadHeader, PatchSizeError, SampleError
 from ...core.grid import AS_READ, PLAIN, XYZ, numbers_of_axes
 from ...core.suggest import closest
 from ...core.validate import (
@@ -351,7 +351,8 @@ class Orientation(FieldChecks):
     """Swap and mirror the axes so that each points most nearly to its letter.
 
     ``"RAS"``: i towards the right, j to the front, k up, which nibabel calls closest canonical.
-    Nothing is interpolated, and every voxel stays in its place in the world.
+    Nothing is interpolated, and every voxel stays in its place in the world. After ``to_axes()``
+    letters that would undo its order are refused.
 
     Examples
     --------
@@ -381,6 +382,11 @@ class Orientation(FieldChecks):
             matrix[old, 3] = plan.shape[old] - 1 if turns else 0
             shape.append(plan.shape[old])
             order.append(old)
+        if plan.axes not in AS_READ and order != [0, 1, 2]:
+            own = "".join(params["axcodes"][order.index(axis)] for axis in range(3))
+            msg = f"orientation({self.axcodes!r}) would undo the order {plan.axes!r} of to_axes()"
+            do = f"Put orientation() before to_axes(), or name its order: orientation({own!r})."
+            raise SampleError(msg, do=do)
         is_usual = all(letter in _LETTERS[n] for n, letter in enumerate(params["axcodes"]))
         is_new = is_usual and plan.axes in AS_READ
         names = XYZ if is_new else _names_after(plan, order)

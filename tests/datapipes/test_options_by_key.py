@@ -97,10 +97,21 @@ def test_what_names_nothing_is_refused(arguments, message):
 
 
 def test_an_option_of_a_volume_comes_too_late():
-    """What is a Volume already has its own."""
-    cases = [{"image": vp.Volume(VOXELS)}]
-    with pytest.raises(SampleError, match="which is a Volume already"):
-        first(vp.from_cases(cases).open_volume(affine={"image": AFFINE}))
+    """What is a Volume already has its own, if it was given one."""
+    cases = [{"image": vp.Volume(VOXELS, affine=2 * np.eye(4) - np.diag([0, 0, 0, 1]))}]
+    for affine in (AFFINE, {"image": AFFINE}):
+        with pytest.raises(SampleError, match="which is a Volume already, with an affine of its"):
+            first(vp.from_cases(cases).open_volume(affine=affine))
+
+
+def test_a_volume_takes_a_place():
+    """A matrix, that of another key, and the one that it has."""
+    cases = [{"image": vp.Volume(VOXELS, affine=AFFINE), "label": vp.Volume(VOXELS, kind="label")}]
+    for affine in ({"label": "image"}, {"label": AFFINE}, AFFINE):
+        sample = first(vp.from_cases(cases).open_volume(affine=affine))
+        np.testing.assert_array_equal(sample["label"].affine, AFFINE)
+    listed = vp.from_cases([{"image": [vp.Volume(VOXELS), VOXELS]}]).open_volume(affine=AFFINE)
+    np.testing.assert_array_equal(first(listed)["image"].affine, AFFINE)
 
 
 @pytest.mark.parametrize(

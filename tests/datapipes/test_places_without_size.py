@@ -34,17 +34,21 @@ def write_label(folder, label, unit, scale=1.0):
     add_array(group, "0", data=label)
     space = {"type": "space"} | ({"unit": unit} if unit else {})
     transform = {"type": "scale", "scale": [scale, scale]}
-    datasets = [{"path": "0", "coordinateTransformations": [transform]}]
+    datasets = [{"path": "0", "coordinateTransformations": [transform]} if scale else {"path": "0"}]
     axes = [{"name": name, **space} for name in "yx"]
     group.attrs["multiscales"] = [{"version": "0.4", "axes": axes, "datasets": datasets}]
 
 
-@pytest.mark.parametrize("unit", ["", "none", "pixel"])
+@pytest.mark.parametrize("unit", ["", "none", "pixel", "micrometer"])
 def test_resampling_refuses_a_label_without_a_size(tmp_path, case, unit):
-    """It would be constant; the error has the cure, which the mismatch names, too."""
+    """It would be constant; the error has the cure, which the mismatch names, too.
+
+    A unit without a scale is no size.
+    """
     if unit:
         label = tifffile.imread(case["label"])
-        write_label(tmp_path / "l.zarr", label, "" if unit == "none" else unit, 0.5)
+        scale = 0.5 if unit != "micrometer" else None
+        write_label(tmp_path / "l.zarr", label, "" if unit == "none" else unit, scale)
         case["label"] = str(tmp_path / "l.zarr")
     why = "numbers of pixels" if unit else "is the identity"
     cure = r"open_volume\(affine=\{'label': 'image'\}\)"

@@ -139,11 +139,30 @@ def test_orders_follow_each_other():
     assert next(iter(pipe))["image"].shape == (1, 6, 20, 24)
 
 
+def test_an_orientation_keeps_the_order():
+    """Letters in another order are refused, with those that the chain can have."""
+    with pytest.raises(SampleError, match=r"undo the order 'zyx'(?s:.*)orientation\('SAR'\)"):
+        next(iter(placed().to_axes("zyx").orientation("RAS")))["image"].shape  # noqa: B018
+    turned = next(iter(placed().to_axes("zyx").orientation("IPL")))["image"]
+    assert np.array_equal(turned.realize()[0], STACK[::-1, ::-1, ::-1])
+
+
 def test_realized_voxels_keep_the_order():
     """They are opened again with the names of their axes."""
     pipe = placed().to_axes("zyx").realize().open_volume().zoom((1, 1.2, 0.8))
     expected = next(iter(SAME["zoom"][1](placed())))["image"].realize()[0].T
     assert np.allclose(next(iter(pipe))["image"].realize()[0], expected, rtol=1e-5, atol=0.01)
+
+
+@pytest.mark.parametrize("adapters", [[], [vp.adapters.ToAxes("zyx")]], ids=["pipe", "adapter"])
+def test_a_folder_of_copies_keeps_the_order_in_a_loader(tmp_path, adapters):
+    """A loader fuses `to_axes()` with the pipes beside it."""
+    opened = placed() if adapters else placed().to_axes("zyx")
+    steps = (2.0, 1.0, 0.5)
+    pipe = opened.spacing(steps).cache(tmp_path).batch_patches(1)
+    with vp.DataLoader2(pipe, adapters) as loader:
+        (batch,) = loader
+    assert batch["image"].shape == (1, 1, 6, 10, 12)
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,11 @@ class ZarrBackend(ChunkedBackend):
         super().__init__(own, layout, files, header, name)
 
     @property
+    def metadata(self) -> Any:
+        """Metadata of the array; None where zarr-python reads it."""
+        return getattr(self._array, "metadata", None)
+
+    @property
     def shards(self) -> Triple | None:
         shards = self._array.shards
         return None if shards is None else replace(self._layout, sizes=shards).shape[1:]

@@ -84,7 +84,7 @@ class Level:
     axes: tuple[str, ...]  # names as stored, lower case
     scale: tuple[float, float, float]  # spacing along x, y, z in mm
     translation: tuple[float, float, float]  # position of voxel (0, 0, 0) in mm
-    silent_axes: tuple[str, ...] = ()  # spatial axes without a unit, if others have one
+    silent_axes: tuple[str, ...] = ()  # spatial axes without a unit
     has_place: bool = True  # whether its metadata hold a transformation.
     time: tuple[float, float, str] = (1.0, 0.0, "")  # Step, start and unit of the axis t
 
@@ -175,7 +175,6 @@ def _place_level(level: Level, finest: Level, shapes: Sequence[Sequence[int]], n
 
 
 def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -> Level:
-    steps: Sequence[Mapping[str, Any]]
     if version >= _SYSTEMS:
         entries, steps = _in_system(dataset, image)
     elif "coordinateSystems" in image:
@@ -186,6 +185,8 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
         parts = (part.get("coordinateTransformations", ()) for part in (dataset, image))
         steps = [step for part in parts for step in part]
     records = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
+    if not any(part.get("coordinateTransformations") for part in (image, *image["datasets"])):
+        records = [{**entry, "unit": ""} for entry in records]  # a unit alone is no size
     axes = tuple(map(_letter, records))
     if not {"x", "y"} <= set(axes) or len(set(axes)) < len(axes):
         raise ValueError(f"axes are {axes}")
@@ -203,11 +204,9 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
         raise ValueError(f"scales are {sizes}, and each has to be above 0")
     units = [_unit(axis, entry) for axis, entry in zip(axes, records, strict=True)]
     place = dict(zip(axes, zip(units * scale, units * shift, strict=True), strict=True))
-    spatial = [place.get(axis, (1.0, 0.0)) for axis in SPATIAL]
-    x, y, z = ((float(a), float(b)) for a, b in spatial)
+    x, y, z = (tuple(map(float, place.get(axis, (1.0, 0.0)))) for axis in SPATIAL)
     pairs = zip(axes, records, strict=True)
     silent = tuple(a for a, entry in pairs if a in SPATIAL and _word(entry) in NO_LENGTHS)
-    silent = () if {*silent} == {*axes} & {*SPATIAL} else silent
     where = (x[0], y[0], z[0]), (x[1], y[1], z[1])
     time = (1.0, 0.0, "")
     if "t" in axes:
@@ -399,7 +398,8 @@ def labels_of_channels(attributes: Mapping[str, Any]) -> tuple[str, ...]:
 def _refuse_mixed_units(level: Level, shape: Sequence[int], name: str) -> None:
     """Raise ``BadHeader`` if a long axis has no unit of length, and another axis has one."""
     sizes = dict(zip(level.axes, shape, strict=True))
-    silent = [axis for axis in level.silent_axes if sizes[axis] > 1]
+    is_mixed = {*level.silent_axes} != {*level.axes} & {*SPATIAL}
+    silent = [axis for axis in level.silent_axes if is_mixed and sizes[axis] > 1]
     if silent and not PLACEMENT.get().has_affine:
         what = f"the OME-Zarr metadata of {name} give no unit for the axis {', '.join(silent)}"
         do = "Pass ⟦affine=⟧ to place the voxels, or write the unit."

@@ -221,6 +221,20 @@ def test_info_of_several_volumes(document, capsys):
     ]
 
 
+def test_info_of_some_channels(tmp_path, document):
+    """Codec, levels and reader are those of the file below the view of its channels."""
+    voxels = np.zeros((2, 4, 8, 8), np.uint8)
+    vp.save(tmp_path / "a.ome.zarr", voxels, affine=np.eye(4))
+    whole, part = (
+        document("info", tmp_path / "a.ome.zarr", *more)[1]
+        for more in ((), ("--reader", "channels=[1]"))
+    )
+
+    assert part["shape"][0] == 1
+    for fact in ("codec", "levels", "reader", "stored_bytes"):
+        assert part[fact] == whole[fact]
+
+
 def test_info_says_which_of_several_is_broken(tmp_path, document):
     """The others are shown."""
     np.save(tmp_path / "a.npy", np.zeros((4, 4, 4)))
