@@ -39,6 +39,7 @@ _PLACES = (
 LISTS = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
 """Suffixes of manifests and tables of cases."""
 _OBJECTS = "module:NAME or file.py:NAME of a pipe, a loader, a volume, or a function of one"
+_STANDARD = os.path.dirname(os.__file__)  # the standard library, such as argparse
 _OBJECT_CURE = (
     "Name a pipe, a DataLoader2, a volume, a list of cases, or a function without arguments that "
     "returns one."
@@ -123,7 +124,7 @@ def attribute_of(text: str, cure: str = _OBJECT_CURE) -> Any:
     UsageError
         There is no such module or name.
     SampleError
-        The module cannot be imported.
+        The module cannot be imported, or ends the program.
     """
     module, _, name = text.rpartition(":")
     file = Path(module)
@@ -133,7 +134,8 @@ def attribute_of(text: str, cure: str = _OBJECT_CURE) -> Any:
     sys.path.insert(0, str(file.resolve().parent if is_file else Path.cwd()))
     module_name = file.stem if is_file else module
     try:
-        owner = importlib.import_module(module_name)
+        with _no_exit(module):
+            owner = importlib.import_module(module_name)
     except (ImportError, AttributeError, SyntaxError) as error:
         lacks = error.name if isinstance(error, ModuleNotFoundError) else None
         if lacks and f"{module_name}.".startswith(f"{lacks}."):
@@ -147,12 +149,26 @@ def attribute_of(text: str, cure: str = _OBJECT_CURE) -> Any:
     return getattr(owner, name)
 
 
-def _place_of(error: Exception) -> str:
-    """Return the file and line of a failed import; empty for a syntax error, which names them."""
+@contextmanager
+def _no_exit(name: str) -> Iterator[None]:
+    """Raise ``SampleError`` where code of the user ends the process."""
+    try:
+        yield
+    except SystemExit as error:
+        code = "" if error.code is None else repr(error.code)
+        msg = f"{name} ends the program by sys.exit({code}){_place_of(error)}."
+        do = 'Move that call below if __name__ == "__main__":, or raise another error.'
+        raise SampleError(msg, do=do) from error
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the user's file and line of an error; empty for a syntax error, which names them."""
     frames = [each for each in extract_tb(error.__traceback__) if os.path.isfile(each.filename)]
     if isinstance(error, SyntaxError) or not frames:
         return ""
-    return f" (at {frames[-1].filename}:{frames[-1].lineno})"
+    own = [each for each in frames if not each.filename.startswith((_STANDARD, __file__))]
+    last = (own or frames)[-1]
+    return f" (at {last.filename}:{last.lineno})"
 
 
 def call_of(text: str, function: Any, cure: str = _OBJECT_CURE) -> Any:
@@ -162,6 +178,8 @@ def call_of(text: str, function: Any, cure: str = _OBJECT_CURE) -> Any:
     ------
     UsageError
         It needs arguments.
+    SampleError
+        It ends the program.
     """
     try:
         inspect.signature(function).bind()
@@ -172,7 +190,8 @@ def call_of(text: str, function: Any, cure: str = _OBJECT_CURE) -> Any:
             place = f" at {inspect.getsourcefile(function)}:{line}"
         msg = f"{text} cannot be called without arguments: {error}{place}."
         raise UsageError(msg, do=cure) from error
-    return function()
+    with _no_exit(text):
+        return function()
 
 
 def object_of(text: str, cure: str = _OBJECT_CURE) -> Any:
@@ -185,7 +204,7 @@ def object_of(text: str, cure: str = _OBJECT_CURE) -> Any:
     UsageError
         There is no such module or name, the function needs arguments, or the type is another one.
     SampleError
-        The module cannot be imported.
+        The module cannot be imported, or its code ends the program.
     """
     from ...dataloader2 import DataLoader2
     from ...datapipes.case_lists import pipe_of

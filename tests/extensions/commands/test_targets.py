@@ -98,6 +98,34 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_line(told):
     assert re.search(r"No module named 'no_such_thing' \(at .*lost\.py:1\)", text)
 
 
+ENDS = """import argparse
+import sys
+def makes():
+    sys.exit('no GPU')
+"""
+
+
+@pytest.mark.parametrize("command", ["info", "check", "bench", "predict", "replay"])
+@pytest.mark.parametrize("name", ["pipe", "makes"])
+def test_a_module_that_ends_the_program_is_an_error(told, tmp_path, command, name):
+    """One sentence with the line of the user, and one document."""
+    (tmp_path / "ends41.py").write_text(
+        ENDS + "argparse.ArgumentParser().exit(3)" * (name == "pipe")
+    )
+    (tmp_path / "state.json").write_text('{"next_batch": 0, "epoch": 0}')
+    rest = {"predict": " a.npy", "replay": ""}.get(command, "")
+    first = "state.json --pipe " if command == "replay" else ""
+    status, text = told(f"{command} {first}ends41.py:{name}{rest} --json")
+    sys.modules.pop("ends41", None)
+
+    document, _, remark = text.partition("\n")
+    code, line = ("3", 5) if name == "pipe" else ("'no GPU'", 4)
+    place = re.escape(f"by sys.exit({code}) (at {tmp_path / 'ends41.py'}:{line}).")
+    assert (status, json.loads(document)["error"]["type"]) == (1, "SampleError")
+    assert re.search(place, remark)
+    assert re.search(place, json.loads(document)["error"]["message"])
+
+
 def test_volumes_lists_and_loaders_are_targets(told):
     """Of bench the chain is the usual one; split finds the cases of a loader."""
     for name in ("volume", "cases"):
