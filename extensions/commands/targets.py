@@ -259,6 +259,19 @@ class Target:
         """Whether the user wrote a chain or loader, which opens its volumes by itself."""
         is_opened = self.is_chain or isinstance(self.user_object, Volume)
         arguments.not_ours = OF_CHAINS if self.is_chain else OF_PLACES if is_opened else ()
+        self._refuse_options(is_opened=is_opened)
+
+    def _refuse_options(self, *, is_opened: bool) -> None:
+        """Raise ``UsageError`` for an option that does not concern an object of Python."""
+        options = self.arguments
+        if self.user_object is None:
+            return
+        given = {"--optional": options.optional, "KEY=PATTERN": options.patterns}
+        if is_opened and (not self.is_chain or self.opener is not None):
+            given |= {"--reader": options.reader, "--labels": self.is_chain and options.labels}
+        for option in (option for option, value in given.items() if value):
+            msg = f"{option} does not go with {self.text}, which says itself how it is read."
+            raise UsageError(msg, do="Leave it out, or change the code.")
 
     @property
     def store(self) -> dict[str, Any]:

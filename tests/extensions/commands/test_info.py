@@ -1,4 +1,4 @@
-"""Facts of ``voxpipe info``: bytes of a patch against the chunks of zarr-python, and words of spacings."""
+"""Facts of ``voxpipe info``: chunks of a patch against zarr-python, and words of spacings."""
 
 import json
 

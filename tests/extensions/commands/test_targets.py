@@ -98,6 +98,42 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_line(told):
     assert re.search(r"No module named 'no_such_thing' \(at .*lost\.py:1\)", text)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            f"bench objects38.py:{name} --{option} 2"
+            for name in ("pipe", "loader")
+            for option in ("patch", "batch", "samples")
+        ),
+        *(f"{name} objects38.py:pipe --reader axes=xyz" for name in ("info", "check", "index")),
+        *(f"{name} objects38.py:loader --labels seg" for name in ("explain", "graph", "split")),
+        "preview objects38.py:pipe image=a.npy",
+        "info objects38.py:cases --optional image",
+        "info objects38.py:volume --reader axes=xyz",
+        "convert objects38.py:pipe x --reader axes=xyz",
+        "check m.json --reader axes=xyz",
+    ],
+)
+def test_an_option_that_the_code_gives_itself_is_wrong_use(told, line):
+    """Also one of a manifest; nothing is read and nothing written."""
+    if "m.json" in line:
+        assert told("index a.npy -o m.json --no-statistics")[0] == 0
+    status, text = told(line + " --json")
+    error = json.loads(text.partition("\n")[0])["error"]
+
+    option = next(word for word in line.split()[2:] if "=" in word or word.startswith("-"))
+    assert (status, error["type"]) == (2, "UsageError")
+    assert (option if option.startswith("-") else "KEY=PATTERN") in error["message"] + error["do"]
+    assert "eave" in error["do"]
+
+
+def test_cases_that_are_not_open_take_options_of_volumes(told):
+    """Their volumes are opened by the command."""
+    status, text = told("info objects38.py:cases --reader axes=xyz --labels image --json")
+    assert (status, len(json.loads(text)["volumes"])) == (0, 4)
+
+
 ENDS = """import argparse
 import sys
 def makes():
