@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=whole, default=[], **count, help=about)
     about = "time for which each part is measured, in seconds (default: as loader.measure())"
     parser.add_argument("--seconds", type=number, metavar="S", help=about)
-    add_store_options(parser)
+    add_store_options(parser, "data")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--voxels", action="store_true", help=about)
     about = "longest time for one volume, in seconds (default: 60; 600 with --voxels)"
     parser.add_argument("--timeout", type=number, metavar="S", help=about)
-    add_store_options(parser)
+    add_store_options(parser, "data")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ from ...core.lru_cache import cached_property
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path, public_name
 from ..microscopy.tiff_sequence import SUFFIXES, is_pattern
-from .cures import OF_CHAINS, OF_PLACES, findings_in_options, is_name_of_object
+from .cures import Origin, findings_in_options, is_name_of_object
 from .options import add_store_options, store_options
 from .options import place as place_of_text
 from .printing import remark
@@ -245,20 +245,22 @@ class Target:
 
     The text is a path, URL, glob, manifest or table, ``module:NAME``, or a pattern of volumes with
     those in ``arguments.patterns``. Errors for ``module:NAME`` are those of :func:`object_of`.
+    ``arguments.origin`` becomes who opens the volumes: errors and warnings name options by it.
     """
 
-    def __init__(self, text: str, arguments: argparse.Namespace) -> None:
+    def __init__(self, text: str, arguments: argparse.Namespace, cure: str = _OBJECT_CURE) -> None:
         from ...dataloader2 import DataLoader2
         from ...graph import is_pipe
         from ...volumes import Volume
 
         self.text, self.arguments = text, arguments
-        self.user_object = object_of(text)
+        self.user_object = object_of(text, cure)
         """The object of ``module:NAME``; None for a place."""
         self.is_chain = is_pipe(self.user_object) or isinstance(self.user_object, DataLoader2)
         """Whether the user wrote a chain or loader, which opens its volumes by itself."""
         is_opened = self.is_chain or isinstance(self.user_object, Volume)
-        arguments.not_ours = OF_CHAINS if self.is_chain else OF_PLACES if is_opened else ()
+        origin = Origin.USER_CHAIN if self.is_chain else Origin.USER_VOLUME
+        arguments.origin = origin if is_opened else Origin.COMMAND
         self._refuse_options(is_opened=is_opened)
 
     def _refuse_options(self, *, is_opened: bool) -> None:

@@ -30,8 +30,8 @@ REMOTE_BYTES = 32 * 1024**2
 LOCAL_BYTES = 512 * 1024**2
 """The same of a local volume, after decoding."""
 # Formats whose files always have a voxel size. Others have a unit beside it, or none.
-_WITH_SPACING = ("dicom", "metaimage", "mgh", "minc", "nifti", "nifti-gz", "nifti-pair", "nrrd")
-_WITH_SPACING += ("simpleitk",)
+_WITH_SPACING = {"dicom", "metaimage", "mgh", "minc", "nifti", "nifti-gz", "nifti-pair", "nrrd"}
+_WITH_SPACING |= {"simpleitk"}
 _LETTERS = (("L", "R"), ("P", "A"), ("I", "S"))
 _NAMES = ("sagittal", "coronal", "axial")
 _MICROSCOPIC = 1e-2  # spacing in millimetres below which axes have no anatomical directions
