@@ -311,7 +311,14 @@ class SampleError(VoxpipeError, TypeError):
 
 
 class UnknownName(SampleError):
-    """A format has no option of this name, or a case no volume of it."""
+    """A format has no option of this name, or a case no volume of it.
+
+    ``argument`` is the option of the format, or the argument that names a volume.
+    """
+
+    def __init__(self, message: str, *, do: str = "", argument: str = "") -> None:
+        super().__init__(message, do=do)
+        self.argument = argument
 
 
 class UnknownCase(VoxpipeError, KeyError):

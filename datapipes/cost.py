@@ -30,6 +30,7 @@ from ..graph import (
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import breaks, describe_kept, interpolations, numpy_steps
+from ..spatial.lazy.read_plan import ReadPlan
 from ..spatial.lazy.stack import read_volume_of
 from ..spatial.ops.op import size_on
 from ..spatial.plans.stages import BY_NUMPY
@@ -475,6 +476,14 @@ def _pattern(by_key: Mapping[str, list[LazyPatch]], planner: Pipe, *how: Any) ->
     )
 
 
+def _channel_chunks(reads: Iterable[ReadPlan], layout: StoreLayout) -> float:
+    """Return the chunks that hold the channels of a unit; 1 where a chunk holds all of them."""
+    if layout.chunk is None or layout.access == "stream":
+        return 1.0
+    sizes = [read.needed_chunks.chunk_bytes for read in reads if read.needed_chunks is not None]
+    return max(1.0, layout.unit_bytes / min(sizes)) if sizes else 1.0
+
+
 def _length(source: Any, unknown: int = 0) -> int:
     try:
         return len(source)
@@ -511,6 +520,7 @@ def _demand(
         support=(float(mean[0]), float(mean[1]), float(mean[2])),
         support_p99=(float(highest[0]), float(highest[1]), float(highest[2])),
         chunks=chunks / len(patches),
+        channel_chunks=_channel_chunks(every, read_volume_of(patches[0]).layout()),
         items=items,
         batch_bytes=math.ceil(size * items),
         made_bytes=max(sum(read.made_bytes for read in each) for each in reads),

@@ -310,7 +310,7 @@ def unknown_key(argument: str, key: str, keys: Collection[str]) -> SampleError:
     """Return the error of an argument that names a volume which a sample does not have."""
     have = ", ".join(map(repr, keys))
     msg = f"⟦{argument}=⟧ names {key!r}, but the volumes of this sample are {have}"
-    return UnknownName(msg, do=nearest_key(argument, key, keys))
+    return UnknownName(msg, do=nearest_key(argument, key, keys), argument=argument)
 
 
 def nearest_key(argument: str, key: str, keys: Collection[str]) -> str:

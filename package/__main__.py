@@ -11,8 +11,8 @@ import json
 import os
 import select
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import EntryPoint
 from traceback import extract_tb
 from types import MappingProxyType
@@ -94,7 +94,7 @@ class _Program(_Parser):
             args = [*args[1:], "--help"]
         name = args[0]
         if not name.startswith("-") and name not in self.points:
-            near = closest(name, self.points, 0.5)
+            near = closest(name, self.points, 0.6)
             did = f"did you mean {near[0]}?" if near else "voxpipe --help lists the commands"
             self.error(f"there is no command {name!r}; {did}")
         return super().parse_known_args(args, namespace)
@@ -147,7 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _prepare_outputs()
     try:
         try:
-            return _run_command(sys.argv[1:] if arguments is None else arguments)
+            with _noted_writes(sys.stdout):
+                return _run_command(sys.argv[1:] if arguments is None else arguments)
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:  # while the module of the command is imported
@@ -162,7 +163,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         # The interpreter flushes the output at its end, which would raise again.
         with suppress(OSError, ValueError):  # an output without a descriptor
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            descriptor, null = sys.stdout.fileno(), os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, descriptor)
+            os.close(null)
         return status
 
 
@@ -178,6 +181,31 @@ def _prepare_outputs() -> None:
             setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
         with suppress(AttributeError, OSError, ValueError):  # a stream that is not of io
             getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _noted_writes(output: Any) -> Iterator[None]:
+    """Set ``of_output`` of each error that a write on an output raises inside the block."""
+
+    def noting(call: Any) -> Any:
+        def noted(*texts: str) -> Any:
+            try:
+                return call(*texts)
+            except OSError as error:
+                error.of_output = True  # type: ignore[attr-defined]
+                raise
+
+        return noted
+
+    own = {"write": noting(output.write), "flush": noting(output.flush)}
+    with suppress(AttributeError, TypeError):  # a stream that is not of io
+        vars(output).update(own)
+    try:
+        yield
+    finally:
+        with suppress(TypeError):
+            for name in own:
+                vars(output).pop(name, None)
 
 
 def _run_command(arguments: Sequence[str]) -> int:
@@ -196,7 +224,8 @@ def _run_command(arguments: Sequence[str]) -> int:
         error = getattr(options, "reword", _leave)(options, error)
         return _fail(options, error, str(error))
     except Exception as error:
-        if isinstance(error, OSError) and _is_output_closed():
+        is_of_output = getattr(error, "of_output", False)
+        if is_of_output or (isinstance(error, OSError) and _is_output_closed()):
             raise
         return _fail(options, error, _with_place(error))
 

@@ -67,6 +67,8 @@ def choose_scheme(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadSc
     'resident'
     """
     scheme = _without_hint(layout, demand, budget)
+    every = demand.channel_chunks
+    scheme = replace(scheme, chunks=scheme.chunks * every, chunks_then=scheme.chunks_then * every)
     return scheme if demand.hint is None else _agree(scheme, layout, demand.hint, demand, budget)
 
 
@@ -142,7 +144,7 @@ def fixed_memory(layout: StoreLayout, demand: Demand, budget: Budget) -> Mapping
         # For a disk the average bytes of concurrent requests.
         waiting = budget.threads * _patch_bytes(layout, demand)
         most = budget.processes * min(MOST_IN_FLIGHT // budget.sharing, waiting)
-        terms[ON_THE_WAY] = most if layout.remote else _in_flight(layout, demand, demand.chunks)[1]
+        terms[ON_THE_WAY] = most if layout.remote else _in_flight(layout, demand, demand.units)[1]
     return terms
 
 
@@ -159,7 +161,7 @@ def _patch_bytes(layout: StoreLayout, demand: Demand) -> int:
     """Return the bytes that one patch reads; chunks count uncompressed, as in bounds of waits."""
     if layout.chunk is None:
         return math.ceil(math.prod(demand.support_p99)) * layout.itemsize
-    return math.ceil(demand.chunks) * layout.unit_bytes
+    return math.ceil(demand.units) * layout.unit_bytes
 
 
 def budget_error(terms: Mapping[str, int], budget: Budget) -> BudgetExceeded:
@@ -211,17 +213,17 @@ def _chunk_scheme(
     worth = _worth_keeping(layout, demand)
     if layout.data_bytes <= room:
         scheme = _with(base, layout, demand, budget, 0.0, mode="resident", cache=worth)
-        amplification = _amplification(layout, demand, demand.chunks)
-        return replace(scheme, chunks=demand.chunks, amplification=amplification)
+        amplification = _amplification(layout, demand, demand.units)
+        return replace(scheme, chunks=demand.units, amplification=amplification)
     thrifty = budget.thrifty or room < WORTHWHILE * worth
     cache = min(room, worth, _shared_bytes(layout, demand, budget)) if thrifty else min(room, worth)
-    misses = demand.chunks * (1 - (cache / layout.data_bytes if demand.is_scattered else 0.0))
+    misses = demand.units * (1 - (cache / layout.data_bytes if demand.is_scattered else 0.0))
     direct = _with(base, layout, demand, budget, misses, mode="direct", cache=cache)
     if direct.keeps_up and demand.region is None:
         return direct
     regional = _regional(layout, demand, budget, base, room)
     # Compared with direct reads without a cache, so that more memory never returns to direct.
-    if regional is None or regional.chunks >= demand.chunks:
+    if regional is None or regional.chunks >= demand.units:
         return direct
     if demand.region is not None:
         return regional
@@ -240,14 +242,14 @@ def _chunk_scheme(
 
 def _shared_bytes(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
     """Return the bytes of chunks that concurrent patches of a process may share."""
-    reads = demand.chunks * demand.draws
+    reads = demand.units * demand.draws
     # The batches of a visit go to one process where possible.
     together = max(-(-demand.together // budget.processes) * demand.draws, demand.items)
     if reads - _different(layout, reads) < SHARED_PART * reads:
         together = demand.items
     # Patches of a visit are of one volume, so a shared chunk is cached once.
     visits, rest = divmod(together, demand.draws)
-    chunks = visits * _different(layout, reads) + _different(layout, rest * demand.chunks)
+    chunks = visits * _different(layout, reads) + _different(layout, rest * demand.units)
     return math.ceil(KEPT_PART * chunks) * layout.unit_bytes
 
 
@@ -261,7 +263,7 @@ def _worth_keeping(layout: StoreLayout, demand: Demand) -> int:
     """Return the bytes of chunks that may be read again."""
     if demand.is_scattered:
         return layout.data_bytes
-    visit = min(math.prod(layout.grid), math.ceil(demand.draws * demand.chunks))
+    visit = min(math.prod(layout.grid), math.ceil(demand.draws * demand.units))
     visits = max(KEPT_VISITS, demand.together + 1)
     return min(layout.data_bytes, visits * visit * layout.unit_bytes)
 
@@ -328,7 +330,8 @@ def _with(
     cores = budget.processes * budget.threads
     decoding = demand.rate * size / layout.decode_rate
     transfer = demand.rate * size * STORED_RATIO / layout.bandwidth
-    waiting = demand.rate * chunks / layout.chunks_per_request * layout.latency / layout.requests
+    stored = chunks * demand.channel_chunks
+    waiting = demand.rate * stored / layout.chunks_per_request * layout.latency / layout.requests
     requests, on_the_way = _in_flight(layout, demand, chunks)
     return replace(
         base,
@@ -346,11 +349,12 @@ def _with(
 def _in_flight(layout: StoreLayout, demand: Demand, chunks: float) -> tuple[int, int]:
     """Return the average number of concurrent requests and their stored bytes (Little's law)."""
     per_request = layout.chunks_per_request
-    concurrency = math.ceil(demand.rate * chunks / per_request * layout.latency)
+    every = demand.channel_chunks
+    concurrency = math.ceil(demand.rate * chunks * every / per_request * layout.latency)
     requests = min(layout.requests, max(1, concurrency))
     if layout.chunk is None:
         return requests, requests * layout.longest_run
-    return requests, math.ceil(requests * per_request * layout.unit_bytes * STORED_RATIO)
+    return requests, math.ceil(requests * per_request * layout.unit_bytes / every * STORED_RATIO)
 
 
 def _amplification(layout: StoreLayout, demand: Demand, chunks: float) -> float:

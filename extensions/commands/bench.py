@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ...core.errors import BudgetExceeded, NotPicklable, SampleError
+from ...core.errors import BudgetExceeded, NotPicklable, UsageError
 from .options import add_store_options, positive
 from .printing import print_json, print_text, remark, warnings_as_remarks
 from .targets import Target, add_patterns
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=whole, default=[], **count, help=about)
     about = "time for which each part is measured, in seconds (default: as loader.measure())"
     parser.add_argument("--seconds", type=number, metavar="S", help=about)
-    add_store_options(parser)
+    add_store_options(parser, "data")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -128,7 +128,7 @@ def _chain_of(arguments: argparse.Namespace) -> Any:
         for option in arguments.usual:
             if getattr(arguments, option):
                 msg = f"--{option} is not of a chain of yours, which says so itself."
-                raise SampleError(msg, do="Leave it out, or change the chain.")
+                raise UsageError(msg, do="Leave it out, or change the chain.")
         return target.user_object
     for option, usual in arguments.usual.items():
         setattr(arguments, option, getattr(arguments, option) or usual)

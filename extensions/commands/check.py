@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ...core.errors import SampleError
+from ...core.errors import UsageError
 from .options import add_store_options, positive
 from .printing import document_of, print_json, print_text, remark
 from .targets import Target, add_patterns, remark_likely_labels
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--voxels", action="store_true", help=about)
     about = "longest time for one volume, in seconds (default: 60; 600 with --voxels)"
     parser.add_argument("--timeout", type=number, metavar="S", help=about)
-    add_store_options(parser)
+    add_store_options(parser, "data")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     option = "--reader" if arguments.reader else "--labels" if arguments.labels else ""
     if option and target.is_manifest:
         msg = f"{arguments.data} is a manifest, which says how its volumes are read."
-        raise SampleError(msg, do=f"Leave {option} out, or give the folder.")
+        raise UsageError(msg, do=f"Leave {option} out, or give the folder.")
     timeout = arguments.timeout or (600.0 if arguments.voxels else 60.0)
     own = {"num_workers": arguments.num_workers, "voxels": arguments.voxels, "timeout": timeout}
     report = target.report(check, only_bad=True, **own)

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(go_on=lambda _: "; give it again to go on")
     parser.set_defaults(patterns=(), optional=(), labels=None)
     parser.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
-    add_store_options(parser)
+    add_store_options(parser, "source")
 
 
 def run(arguments: argparse.Namespace) -> int:

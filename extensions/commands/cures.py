@@ -6,18 +6,25 @@ import argparse
 import json
 import os
 import shlex
-from collections.abc import Collection
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 from ...core.cures import Argument, spell
 from ...core.errors import UnknownName, UsageError, VoxpipeError
 from ...storage.location import is_url
 
-OF_PLACES = {"option", "optional", "reader", "storage_options"}
-"""Options that concern no volume of the user's code."""
-OF_CHAINS = {*OF_PLACES, "labels", "patch"}
-"""Options that concern no chain of the user's code."""
+_OF_VOLUME = frozenset(("option", "optional", "reader", "storage_options"))
+
+
+class Origin(Enum):
+    """Who opens the volumes of a command; the value has the options that do not concern them."""
+
+    COMMAND = frozenset[str]()
+    USER_VOLUME = _OF_VOLUME
+    USER_CHAIN = _OF_VOLUME | {"labels", "patch"}
+
+
 # Arguments of ``Volume`` and ``open_volume()``, which are not of a format.
 _OF_VOLUMES = {"affine", "axis_map", "channels", "follow", "io", "keys", "kind", "override"}
 _OF_VOLUMES |= {"policies", "reader"}
@@ -47,19 +54,11 @@ def in_options(arguments: argparse.Namespace, text: str) -> str:
     >>> from voxpipe.core.cures import cure
     >>> parser = argparse.ArgumentParser()
     >>> _ = parser.add_argument("--overwrite", action="store_true")
-    >>> options = argparse.Namespace(actions=parser._actions)
+    >>> options = argparse.Namespace(actions=parser._actions, origin=Origin.COMMAND)
     >>> in_options(options, cure("Give another place, or ⟦overwrite=True⟧."))
     'Give another place, or --overwrite.'
     """
-    others = not_ours(arguments)
-    options: dict[str, tuple[str, argparse.Action]] = {}
-    for action in arguments.actions:
-        flag = next((flag for flag in action.option_strings if flag.startswith("--")), "")
-        if flag and action.dest not in others:
-            options |= dict.fromkeys((action.dest, flag[2:]), (flag, action))
-    readers: set[str] = set()
-    if options.pop("reader", None) is not None:  # whose value may be a function in Python
-        readers = reader_options() | set(dict(arguments.reader))
+    options, readers = _options_of(arguments)
 
     def words(one: Argument) -> str:
         if one.name in options:
@@ -69,12 +68,33 @@ def in_options(arguments: argparse.Namespace, text: str) -> str:
     return spell(text, words)
 
 
-def not_ours(arguments: argparse.Namespace) -> Collection[str]:
-    """Return the options that do not concern the target, which the user's code opens itself."""
-    places = (getattr(arguments, name, None) for name in ("target", "data", "source", "url"))
-    has_object = any(isinstance(place, str) and is_name_of_object(place) for place in places)
-    names: Collection[str] = getattr(arguments, "not_ours", OF_CHAINS if has_object else ())
-    return names
+def _options_of(
+    arguments: argparse.Namespace,
+) -> tuple[dict[str, tuple[str, argparse.Action]], set[str]]:
+    """Return the options that concern the data by their arguments, and the names of --reader."""
+    others = origin_of(arguments).value
+    options: dict[str, tuple[str, argparse.Action]] = {}
+    for action in arguments.actions:
+        flag = next((flag for flag in action.option_strings if flag.startswith("--")), "")
+        if flag and action.dest not in others:
+            options |= dict.fromkeys((action.dest, flag[2:]), (flag, action))
+    if options.pop("reader", None) is None:  # whose value may be a function in Python
+        return options, set()
+    return options, reader_options() | set(dict(arguments.reader))
+
+
+def is_wrong_use(arguments: argparse.Namespace, argument: str) -> bool:
+    """Return whether an argument without a meaning comes from an option of the command."""
+    options, readers = _options_of(arguments)
+    return argument in readers or argument in options
+
+
+def origin_of(arguments: argparse.Namespace) -> Origin:
+    """Return who opens the volumes: as the target says, or by its text before it is opened."""
+    if arguments.origin is not None:
+        return Origin(arguments.origin)
+    text = getattr(arguments, arguments.data_in, None)
+    return Origin.USER_CHAIN if text and is_name_of_object(text) else Origin.COMMAND
 
 
 def _flag_text(flag: str, action: argparse.Action, value: Any) -> str:
@@ -103,9 +123,8 @@ def _plain(value: Any) -> str:
 
 def reword(arguments: argparse.Namespace, error: VoxpipeError) -> VoxpipeError:
     """Return an error in words of the command; an unknown name in an option is wrong use."""
-    before = error.message, error.do
-    error.message, error.do = (in_options(arguments, text) for text in before)
-    if isinstance(error, UnknownName) and (error.message, error.do) != before:
+    error.message, error.do = (in_options(arguments, text) for text in (error.message, error.do))
+    if isinstance(error, UnknownName) and is_wrong_use(arguments, error.argument):
         return UsageError(error.message, do=error.do)
     return error
 
@@ -118,8 +137,11 @@ def findings_in_options(arguments: argparse.Namespace, findings: Any) -> list[An
     UsageError
         A volume was opened with an unknown option of ``--reader``.
     """
-    own = [replace(each, reason=in_options(arguments, each.reason)) for each in findings]
-    for before, after in zip(findings, own, strict=True):
-        if before.error == UnknownName.__name__ and before.reason != after.reason:
-            raise UsageError(after.reason)
+    own = []
+    for finding in findings:
+        names = ("reason", "message", "do")
+        texts = {name: in_options(arguments, getattr(finding, name)) for name in names}
+        own.append(replace(finding, **texts))
+        if finding.argument and is_wrong_use(arguments, finding.argument):
+            raise UsageError(own[-1].message, do=own[-1].do)
     return own

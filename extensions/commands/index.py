@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "read headers only; normalize() will compute what it needs"
     parser.set_defaults(go_on=lambda _: "; give it again to go on")
     parser.add_argument("--no-statistics", dest="statistics", action="store_false", help=about)
-    add_store_options(parser)
+    add_store_options(parser, "url")
 
 
 def run(arguments: argparse.Namespace) -> int:

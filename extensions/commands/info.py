@@ -18,10 +18,11 @@ import numpy as np
 from ...core.errors import UsageError, VoxpipeError
 from ...spatial.ops.axis_op import orientation_of
 from ...volumes.scheme import size_text
+from ..pictures.planes import format_of, stores_spacing
 from .cures import reword
 from .options import positive
 from .printing import one_line, print_facts, print_json, print_table, remark, warnings_as_remarks
-from .stored_facts import codec_of, format_of, levels_of, reader_of, stored_bytes
+from .stored_facts import codec_of, levels_of, reader_of, stored_bytes
 from .targets import Target, add_target
 
 
@@ -92,6 +93,7 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
         "axes": "CIJK",
         "names_axes": volume.names_axes,
         "spacing_mm": list(volume.spacing),
+        "stores_spacing": stores_spacing(volume),
         "unit": header.file_unit,
         "lengths": volume.lengths,
         "orientation": orientation_of(volume.affine),
@@ -182,7 +184,7 @@ def _access(access: str) -> str:
 def _spacing_of(facts: dict[str, Any]) -> str:
     plain = " x ".join(f"{length:.6g}" for length in facts["spacing_mm"])
     unit = facts["unit"]
-    if not unit and {*facts["spacing_mm"]} == {1.0}:
+    if not (unit or facts["stores_spacing"]) and {*facts["spacing_mm"]} == {1.0}:
         return "not given: a voxel counts as 1 mm"
     if not unit:
         return f"{plain} mm (no unit in the file)"

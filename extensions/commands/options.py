@@ -16,8 +16,11 @@ from ...storage.location import is_url, local_path
 from .cures import is_name_of_object, reader_options, reword
 
 
-def add_store_options(command: argparse.ArgumentParser) -> None:
-    """Add the options of a format, as of ``open_volume()``, and of a store to a command."""
+def add_store_options(command: argparse.ArgumentParser, data: str = "target") -> None:
+    """Add the options of a format, as of ``open_volume()``, and of a store to a command.
+
+    ``data`` is the argument that names the data, and ``origin`` who opens them, once it is known.
+    """
     pairs: Any = {"type": _pair, "action": "append", "default": [], "metavar": "KEY=VALUE"}
     value = "VALUE is JSON, or else a text; may be repeated"
     about = "an option of open_volume() for the format: --reader dataset=ct --reader level=1; "
@@ -30,7 +33,7 @@ def add_store_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--storage-options", type=_object, default={}, metavar="JSON", help=about)
     about = "one of the storage_options: --option anon=true; "
     command.add_argument("--option", **pairs, help=about + value)
-    command.set_defaults(reword=reword, actions=command._actions)
+    command.set_defaults(reword=reword, actions=command._actions, data_in=data, origin=None)
 
 
 def store_options(arguments: argparse.Namespace, *places: str) -> dict[str, Any]:

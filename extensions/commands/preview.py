@@ -17,7 +17,7 @@ from typing import Any
 from ...core.errors import LikelyLabel, SampleError
 from ...storage.location import local_path
 from .options import output_file, positive
-from .printing import print_json, print_text, remark, write_whole
+from .printing import print_json, print_text, remark, warnings_as_remarks, write_whole
 from .targets import Target, add_target
 
 _SUFFIXES = (".png", ".html", ".svg", ".pdf")
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ..pictures.preview import figure_of_pairs, page_of_pairs
 
     output = Path(local_path(arguments.output))
-    with warnings.catch_warnings():
+    with warnings_as_remarks(arguments), warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelyLabel)
         pairs = _pairs_of(arguments)
     if not pairs:

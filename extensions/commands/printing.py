@@ -19,7 +19,7 @@ import numpy as np
 
 from ...core.redact import escape_controls
 from ...storage.disk_cache import write_beside
-from .cures import in_options, not_ours
+from .cures import Origin, in_options, origin_of
 
 
 def remark(text: object) -> None:
@@ -45,7 +45,9 @@ def warnings_as_remarks(arguments: argparse.Namespace) -> Iterator[None]:
 
         def show(message: Warning | str, *_: Any) -> None:
             text = in_options(arguments, message if isinstance(message, str) else message.args[0])
-            if "labels" not in not_ours(arguments):  # pipes of the command have no line of the user
+            if (
+                origin_of(arguments) is not Origin.USER_CHAIN
+            ):  # pipes of the command have no line of the user
                 lines = text.splitlines()
                 text = "\n".join(line for line in lines if not line.lstrip().startswith("at ."))
             if text not in texts:
@@ -72,7 +74,10 @@ def print_json(document: Any) -> None:
 def document_of(finding: Any) -> dict[str, Any]:
     """Return a finding of a check as JSON values, with its affine as a matrix (4, 4)."""
     affine = finding.affine
-    return asdict(finding) | {"affine": None if affine is None else np.reshape(affine, (4, 4))}
+    document = asdict(finding) | {"affine": None if affine is None else np.reshape(affine, (4, 4))}
+    for name in ("message", "do", "argument"):  # the reason has them
+        del document[name]
+    return document
 
 
 def write_whole(path: Path, content: Any) -> None:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...core.errors import BadState, SampleError, StateMismatch, UsageError
+from ...core.errors import BadHeader, BadState, SampleError, StateMismatch, UsageError
 from ...storage.location import local_path
 from .options import add_store_options, output_file, positive, store_options
 from .printing import (
@@ -30,7 +31,7 @@ from .printing import (
     warnings_as_remarks,
     write_whole,
 )
-from .targets import object_of
+from .targets import Target
 
 _PIPE_CURE = "Write module:NAME or file.py:NAME of a pipe, a DataLoader2, or a function of one."
 _RECORD_CURE = "Save loader.state_dict() or batch['meta'] as JSON."
@@ -54,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     about = "keys that hold labels, where there is no --pipe (default: those of open_volume())"
     parser.add_argument("--labels", nargs="+", metavar="KEY", help=about)
-    add_store_options(parser)
+    parser.set_defaults(patterns=(), optional=())
+    add_store_options(parser, "pipe")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -94,8 +96,9 @@ def _record_of(arguments: argparse.Namespace) -> Any:
     except OSError as error:
         msg = f"{arguments.record} cannot be read: {error.strerror or error}"
         raise SampleError(msg, do=_RECORD_CURE) from error
-    except SampleError as error:
-        error.do = error.do or _RECORD_CURE
+    except (SampleError, BadHeader) as error:
+        is_folder = os.path.isdir(local_path(arguments.record))
+        error.do = "Give the JSON file of a state." if is_folder else error.do or _RECORD_CURE
         raise
 
 
@@ -124,10 +127,10 @@ def _row_of(key: str, value: Any) -> dict[str, Any]:
 
 def _batch_of_chain(arguments: argparse.Namespace, document: Any, metas: Any) -> Any:
     from ...dataloader2 import DataLoader2
-    from ...graph import is_pipe
 
-    thing = object_of(arguments.pipe, _PIPE_CURE)
-    if thing is None or not (is_pipe(thing) or isinstance(thing, DataLoader2)):
+    target = Target(arguments.pipe, arguments, _PIPE_CURE)
+    thing = target.user_object
+    if not target.is_chain:
         raise UsageError(f"{arguments.pipe} names no chain and no loader", do=_PIPE_CURE)
     with thing if isinstance(thing, DataLoader2) else DataLoader2(thing) as loader:
         if metas is None:

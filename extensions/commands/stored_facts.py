@@ -6,12 +6,10 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ...storage.location import file_system
-from ...volumes.registry import matching_entry
 
 # The first bytes of compressed files.
 _MAGIC = {
@@ -35,22 +33,6 @@ _LIBRARIES = MappingProxyType(
         "tiff": "tifffile",
     }
 )
-
-
-def format_of(volume: Any) -> str:
-    """Return the name of the format that reads a volume; empty for voxels in memory."""
-    source = volume.located_source
-    if source is None:
-        return ""
-    path = Path(source.path) if source.path else None
-    uri = None if source.path else source.location
-    remote = uri if ".zarr" in source.name else None
-    place = {"path": path, "uri": uri, "remote_zarr_uri": remote, "source": source.location}
-    request = source.options.request(**place)
-    if isinstance(request.reader, str):
-        return str(request.reader)
-    entry = matching_entry(request)
-    return "" if entry is None else entry.name
 
 
 def _backend_of(volume: Any) -> Any:

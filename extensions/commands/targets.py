@@ -27,7 +27,7 @@ from ...core.lru_cache import cached_property
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path, public_name
 from ..microscopy.tiff_sequence import SUFFIXES, is_pattern
-from .cures import OF_CHAINS, OF_PLACES, findings_in_options, is_name_of_object
+from .cures import Origin, findings_in_options, is_name_of_object
 from .options import add_store_options, store_options
 from .options import place as place_of_text
 from .printing import remark
@@ -39,6 +39,7 @@ _PLACES = (
 LISTS = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
 """Suffixes of manifests and tables of cases."""
 _OBJECTS = "module:NAME or file.py:NAME of a pipe, a loader, a volume, or a function of one"
+_STANDARD = os.path.dirname(os.__file__)  # the standard library, such as argparse
 _OBJECT_CURE = (
     "Name a pipe, a DataLoader2, a volume, a list of cases, or a function without arguments that "
     "returns one."
@@ -123,7 +124,7 @@ def attribute_of(text: str, cure: str = _OBJECT_CURE) -> Any:
     UsageError
         There is no such module or name.
     SampleError
-        The module cannot be imported.
+        The module cannot be imported, or ends the program.
     """
     module, _, name = text.rpartition(":")
     file = Path(module)
@@ -133,7 +134,8 @@ def attribute_of(text: str, cure: str = _OBJECT_CURE) -> Any:
     sys.path.insert(0, str(file.resolve().parent if is_file else Path.cwd()))
     module_name = file.stem if is_file else module
     try:
-        owner = importlib.import_module(module_name)
+        with _no_exit(module):
+            owner = importlib.import_module(module_name)
     except (ImportError, AttributeError, SyntaxError) as error:
         lacks = error.name if isinstance(error, ModuleNotFoundError) else None
         if lacks and f"{module_name}.".startswith(f"{lacks}."):
@@ -147,12 +149,26 @@ def attribute_of(text: str, cure: str = _OBJECT_CURE) -> Any:
     return getattr(owner, name)
 
 
-def _place_of(error: Exception) -> str:
-    """Return the file and line of a failed import; empty for a syntax error, which names them."""
+@contextmanager
+def _no_exit(name: str) -> Iterator[None]:
+    """Raise ``SampleError`` where code of the user ends the process."""
+    try:
+        yield
+    except SystemExit as error:
+        code = "" if error.code is None else repr(error.code)
+        msg = f"{name} ends the program by sys.exit({code}){_place_of(error)}."
+        do = 'Move that call below if __name__ == "__main__":, or raise another error.'
+        raise SampleError(msg, do=do) from error
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the user's file and line of an error; empty for a syntax error, which names them."""
     frames = [each for each in extract_tb(error.__traceback__) if os.path.isfile(each.filename)]
     if isinstance(error, SyntaxError) or not frames:
         return ""
-    return f" (at {frames[-1].filename}:{frames[-1].lineno})"
+    own = [each for each in frames if not each.filename.startswith((_STANDARD, __file__))]
+    last = (own or frames)[-1]
+    return f" (at {last.filename}:{last.lineno})"
 
 
 def call_of(text: str, function: Any, cure: str = _OBJECT_CURE) -> Any:
@@ -162,6 +178,8 @@ def call_of(text: str, function: Any, cure: str = _OBJECT_CURE) -> Any:
     ------
     UsageError
         It needs arguments.
+    SampleError
+        It ends the program.
     """
     try:
         inspect.signature(function).bind()
@@ -172,7 +190,8 @@ def call_of(text: str, function: Any, cure: str = _OBJECT_CURE) -> Any:
             place = f" at {inspect.getsourcefile(function)}:{line}"
         msg = f"{text} cannot be called without arguments: {error}{place}."
         raise UsageError(msg, do=cure) from error
-    return function()
+    with _no_exit(text):
+        return function()
 
 
 def object_of(text: str, cure: str = _OBJECT_CURE) -> Any:
@@ -185,7 +204,7 @@ def object_of(text: str, cure: str = _OBJECT_CURE) -> Any:
     UsageError
         There is no such module or name, the function needs arguments, or the type is another one.
     SampleError
-        The module cannot be imported.
+        The module cannot be imported, or its code ends the program.
     """
     from ...dataloader2 import DataLoader2
     from ...datapipes.case_lists import pipe_of
@@ -226,20 +245,35 @@ class Target:
 
     The text is a path, URL, glob, manifest or table, ``module:NAME``, or a pattern of volumes with
     those in ``arguments.patterns``. Errors for ``module:NAME`` are those of :func:`object_of`.
+    ``arguments.origin`` becomes who opens the volumes: errors and warnings name options by it.
     """
 
-    def __init__(self, text: str, arguments: argparse.Namespace) -> None:
+    def __init__(self, text: str, arguments: argparse.Namespace, cure: str = _OBJECT_CURE) -> None:
         from ...dataloader2 import DataLoader2
         from ...graph import is_pipe
         from ...volumes import Volume
 
         self.text, self.arguments = text, arguments
-        self.user_object = object_of(text)
+        self.user_object = object_of(text, cure)
         """The object of ``module:NAME``; None for a place."""
         self.is_chain = is_pipe(self.user_object) or isinstance(self.user_object, DataLoader2)
         """Whether the user wrote a chain or loader, which opens its volumes by itself."""
         is_opened = self.is_chain or isinstance(self.user_object, Volume)
-        arguments.not_ours = OF_CHAINS if self.is_chain else OF_PLACES if is_opened else ()
+        origin = Origin.USER_CHAIN if self.is_chain else Origin.USER_VOLUME
+        arguments.origin = origin if is_opened else Origin.COMMAND
+        self._refuse_options(is_opened=is_opened)
+
+    def _refuse_options(self, *, is_opened: bool) -> None:
+        """Raise ``UsageError`` for an option that does not concern an object of Python."""
+        options = self.arguments
+        if self.user_object is None:
+            return
+        given = {"--optional": options.optional, "KEY=PATTERN": options.patterns}
+        if is_opened and (not self.is_chain or self.opener is not None):
+            given |= {"--reader": options.reader, "--labels": self.is_chain and options.labels}
+        for option in (option for option, value in given.items() if value):
+            msg = f"{option} does not go with {self.text}, which says itself how it is read."
+            raise UsageError(msg, do="Leave it out, or change the code.")
 
     @property
     def store(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ...spatial.ops import axis_op
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import at_level, coarser_levels
 from ...volumes.formats.chunked_backend import PIXEL
+from ...volumes.registry import matching_entry
 from ...volumes.scheme import size_text
 
 REPR_SIDE = 256
@@ -27,6 +29,9 @@ REMOTE_BYTES = 32 * 1024**2
 """Largest number of bytes that a table reads of a remote volume, and at most half of it."""
 LOCAL_BYTES = 512 * 1024**2
 """The same of a local volume, after decoding."""
+# Formats whose files always have a voxel size. Others have a unit beside it, or none.
+_WITH_SPACING = {"dicom", "metaimage", "mgh", "minc", "nifti", "nifti-gz", "nifti-pair", "nrrd"}
+_WITH_SPACING |= {"simpleitk"}
 _LETTERS = (("L", "R"), ("P", "A"), ("I", "S"))
 _NAMES = ("sagittal", "coronal", "axial")
 _MICROSCOPIC = 1e-2  # spacing in millimetres below which axes have no anatomical directions
@@ -150,11 +155,32 @@ def has_pixels(volume: Volume) -> bool:
     return volume.lengths.endswith(f" {PIXEL}")
 
 
+def format_of(volume: Any) -> str:
+    """Return the name of the format that reads a volume; empty for voxels in memory."""
+    source = volume.located_source
+    if source is None:
+        return ""
+    path = Path(source.path) if source.path else None
+    uri = None if source.path else source.location
+    remote = uri if ".zarr" in source.name else None
+    place = {"path": path, "uri": uri, "remote_zarr_uri": remote, "source": source.location}
+    request = source.options.request(**place)
+    if isinstance(request.reader, str):
+        return str(request.reader)
+    entry = matching_entry(request)
+    return "" if entry is None else entry.name
+
+
+def stores_spacing(volume: Volume) -> bool:
+    """Whether the user gives lengths, or the format of the file always has them."""
+    return volume.has_given_affine or format_of(volume) in _WITH_SPACING
+
+
 def unit_of(volume: Volume) -> str:
     """Return the unit of printed lengths: ``voxels`` where neither user nor file gives lengths."""
     if has_pixels(volume):
         return PIXEL
-    is_given = volume.has_given_affine or bool(volume.lengths) or is_placed(volume.affine)
+    is_given = bool(volume.lengths) or is_placed(volume.affine) or stores_spacing(volume)
     return "mm" if is_given else "voxels"
 
 

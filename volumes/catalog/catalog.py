@@ -65,6 +65,9 @@ class Finding:
     affine: tuple[float, ...] | None = None  # its 16 entries, where the header could be read
     names_axes: bool | None = True  # as of the volume
     lengths: str = ""  # a voxel in the file's unit, such as "0.5 x 0.5 x 2 um"; empty without one
+    message: str = ""  # the problem alone, of an error of this package
+    do: str = ""  # its cure alone
+    argument: str = ""  # of ``UnknownName``
 
     @property
     def is_bad(self) -> bool:
@@ -79,11 +82,13 @@ class Finding:
     def with_error(self, error: Exception) -> Finding:
         """Return this finding with the class and text of an error."""
         kind = type(error).__name__
-        reason = public_text(str(error))
-        if isinstance(error, VoxpipeError):
-            stop = ". " if not error.message.endswith(".") else " "
-            reason = error.message + stop + error.do if error.do else error.message
-        return replace(self, error=kind, reason=reason or kind)
+        if not isinstance(error, VoxpipeError):
+            return replace(self, error=kind, reason=public_text(str(error)) or kind)
+        message, do = error.message, error.do
+        stop = ". " if not message.endswith(".") else " "
+        reason = message + stop + do if do else message
+        own = replace(self, error=kind, reason=reason, message=message, do=do)
+        return replace(own, argument=getattr(error, "argument", ""))
 
     def __str__(self) -> str:
         reason = " ".join(self.reason.split()) if self.is_bad else "sound"

@@ -438,7 +438,7 @@ class Format:
             have = ", ".join(self.options) or "none"
             msg = f"{name} was opened with unknown option {unknown[0]!r}; its format has: {have}"
             do = f"Leave ⟦{unknown[0]}=⟧ out, or write one that the format has."
-            raise UnknownName(msg, do=do)
+            raise UnknownName(msg, do=do, argument=unknown[0])
         if self.matches is not None:
             return self.open(request, name, **options)
         if request.path is None:

@@ -7,6 +7,8 @@ import pty
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import EntryPoint
 
 import numpy as np
@@ -364,3 +366,48 @@ def test_one_prediction_names_its_case(tmp_path, monkeypatch, capsys):
         (row,) = json.loads(capsys.readouterr().out)["results"]
         assert row["case"] == case
         assert row["path"].endswith(f"{case}.nii.gz")
+
+
+@pytest.mark.parametrize("command", ["info", "demo"])
+@pytest.mark.parametrize("option", ["", "--json"])
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_failed_write_is_one_sentence(monkeypatch, capsys, command, option):
+    """Wherever the output is written: a long document, or a step of the demo."""
+
+    def run(_):
+        sys.stdout.write("x" * (20_000 if command == "info" else 1))
+        sys.stdout.flush()
+        return 0
+
+    monkeypatch.setattr(import_module(f"voxpipe.extensions.commands.{command}"), "run", run)
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    output = io.TextIOWrapper(io.FileIO(descriptor, "w"), write_through=True)
+    monkeypatch.setattr(sys, "stdout", output)
+    status = program.main([command, *(["a"] * (command == "info")), *option.split()])
+    with suppress(OSError):
+        output.close()
+
+    assert status == 1
+    assert capsys.readouterr().err == (
+        "voxpipe: the output cannot be written: No space left on device.\n"
+        "  Free some space, or choose another disk.\n"
+    )
+
+
+def test_writes_are_noted_for_one_command(capsys):
+    """The output is as before, after it."""
+    before = sys.stdout.write
+    assert program.main(["cache", "--json"]) == 0
+    assert sys.stdout.write == before
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("nosuch", None), ("benhc", "bench"), ("doc", "doctor")]
+)
+def test_only_a_close_command_is_suggested(capsys, name, near):
+    """In help, too."""
+    for line in ([name], ["help", name]):
+        with pytest.raises(SystemExit):
+            program.main(line)
+        text = capsys.readouterr().err
+        assert (f"did you mean {near}?" if near else "voxpipe --help lists") in text

@@ -12,7 +12,7 @@ from checkout import ROOT, package_dir
 
 from voxpipe.__main__ import main, parser
 from voxpipe.core.cures import Argument, Cure, cure
-from voxpipe.core.errors import BadHeader
+from voxpipe.core.errors import BadHeader, UnknownName
 from voxpipe.extensions.commands.cures import in_options, reader_options
 from voxpipe.volumes import close_volumes
 
@@ -198,3 +198,23 @@ def test_a_finding_names_the_option(here, capsys):
         assert "pass --reader allow_gaps=true" in told.out + told.err
         assert "allow_gaps=True" not in told.out + told.err
     assert main(["info", "gap", "--reader", "allow_gaps=true"]) == 0
+
+
+def test_an_option_that_no_volume_has_keeps_its_cure(tmp_path, capsys):
+    """In the document of every command; a cure of a chain is none of the command."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "ct.npy", np.zeros((4, 4, 4)))
+    for command in ("check", "index", "info", "convert"):
+        rest = ["-o", str(tmp_path / "m.json")] * (command == "index")
+        rest += [str(tmp_path / "out")] * (command == "convert")
+        assert main([command, str(tmp_path), *rest, "--reader", "dataset=x", "--json"]) == 2
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert error["do"].startswith("Leave --reader dataset= out, or write one")
+        assert error["message"].endswith("unknown option 'dataset'; its format has: axes")
+
+
+def test_an_unknown_name_carries_its_argument():
+    """Also to another process."""
+    error = pickle.loads(pickle.dumps(UnknownName("No.", do="Leave ⟦time=⟧ out.", argument="time")))
+    assert (error.argument, error.do) == ("time", "Leave time= out.")

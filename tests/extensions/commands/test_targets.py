@@ -98,6 +98,70 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_line(told):
     assert re.search(r"No module named 'no_such_thing' \(at .*lost\.py:1\)", text)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            f"bench objects38.py:{name} --{option} 2"
+            for name in ("pipe", "loader")
+            for option in ("patch", "batch", "samples")
+        ),
+        *(f"{name} objects38.py:pipe --reader axes=xyz" for name in ("info", "check", "index")),
+        *(f"{name} objects38.py:loader --labels seg" for name in ("explain", "graph", "split")),
+        "preview objects38.py:pipe image=a.npy",
+        "info objects38.py:cases --optional image",
+        "info objects38.py:volume --reader axes=xyz",
+        "convert objects38.py:pipe x --reader axes=xyz",
+        "check m.json --reader axes=xyz",
+    ],
+)
+def test_an_option_that_the_code_gives_itself_is_wrong_use(told, line):
+    """Also one of a manifest; nothing is read and nothing written."""
+    if "m.json" in line:
+        assert told("index a.npy -o m.json --no-statistics")[0] == 0
+    status, text = told(line + " --json")
+    error = json.loads(text.partition("\n")[0])["error"]
+
+    option = next(word for word in line.split()[2:] if "=" in word or word.startswith("-"))
+    assert (status, error["type"]) == (2, "UsageError")
+    assert (option if option.startswith("-") else "KEY=PATTERN") in error["message"] + error["do"]
+    assert "eave" in error["do"]
+
+
+def test_cases_that_are_not_open_take_options_of_volumes(told):
+    """Their volumes are opened by the command."""
+    status, text = told("info objects38.py:cases --reader axes=xyz --labels image --json")
+    assert (status, len(json.loads(text)["volumes"])) == (0, 4)
+
+
+ENDS = """import argparse
+import sys
+def makes():
+    sys.exit('no GPU')
+"""
+
+
+@pytest.mark.parametrize("command", ["info", "check", "bench", "predict", "replay"])
+@pytest.mark.parametrize("name", ["pipe", "makes"])
+def test_a_module_that_ends_the_program_is_an_error(told, tmp_path, command, name):
+    """One sentence with the line of the user, and one document."""
+    (tmp_path / "ends41.py").write_text(
+        ENDS + "argparse.ArgumentParser().exit(3)" * (name == "pipe")
+    )
+    (tmp_path / "state.json").write_text('{"next_batch": 0, "epoch": 0}')
+    rest = {"predict": " a.npy", "replay": ""}.get(command, "")
+    first = "state.json --pipe " if command == "replay" else ""
+    status, text = told(f"{command} {first}ends41.py:{name}{rest} --json")
+    sys.modules.pop("ends41", None)
+
+    document, _, remark = text.partition("\n")
+    code, line = ("3", 5) if name == "pipe" else ("'no GPU'", 4)
+    place = re.escape(f"by sys.exit({code}) (at {tmp_path / 'ends41.py'}:{line}).")
+    assert (status, json.loads(document)["error"]["type"]) == (1, "SampleError")
+    assert re.search(place, remark)
+    assert re.search(place, json.loads(document)["error"]["message"])
+
+
 def test_volumes_lists_and_loaders_are_targets(told):
     """Of bench the chain is the usual one; split finds the cases of a loader."""
     for name in ("volume", "cases"):

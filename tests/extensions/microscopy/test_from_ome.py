@@ -315,7 +315,6 @@ def test_one_file_has_its_name_without_the_ending(tmp_path, end):
     assert sample.case == "a"
 
 
-<<<<<<< HEAD
 def test_an_ome_tiff_of_several_files_is_one_case(tmp_path):
     """Each file names all, and the first by name is the case; one alone finds the others."""
     array = np.arange(2 * 4 * 8 * 9, dtype=np.uint16).reshape(2, 4, 8, 9)
@@ -341,7 +340,8 @@ def test_an_ome_tiff_of_several_files_is_one_case(tmp_path):
 
     assert (case.case, second.case) == ("m_C0", "m_C1")
     np.testing.assert_array_equal(case["image"].realize().transpose(0, 3, 2, 1), array)
-=======
+
+
 def test_a_label_takes_the_place_of_its_image(tmp_path):
     """`from_ome` makes the Volumes, so `affine=` of the chain is for them."""
     labels = {"cells": (CELLS, "zyx")}
@@ -354,4 +354,3 @@ def test_a_label_takes_the_place_of_its_image(tmp_path):
 
     assert like["label"].spacing == like["image"].spacing
     assert both["image"].spacing == both["label"].spacing == (2, 2, 5)
->>>>>>> wt-m41
