@@ -56,7 +56,7 @@ def format_of(volume: Any) -> str:
 def _backend_of(volume: Any) -> Any:
     """Return the backend of the file, below the views of channels and sections."""
     backend = volume.probe()
-    while len(below := getattr(backend, "below", ())) == 1:
+    while len(below := [*getattr(backend, "below", ())]) == 1:
         (backend,) = below
     return backend
 
