@@ -38,7 +38,7 @@ _LIBRARIES = MappingProxyType(
 def _backend_of(volume: Any) -> Any:
     """Return the backend of the file, below the views of channels and sections."""
     backend = volume.probe()
-    while len(below := getattr(backend, "below", ())) == 1:
+    while len(below := [*getattr(backend, "below", ())]) == 1:
         (backend,) = below
     return backend
 
