@@ -76,7 +76,7 @@ def placed_by(key: str, affine: Any, volume: Volume) -> Volume:
     if volume.has_given_affine:
         if isinstance(affine, str) or not np.array_equal(volume.affine, affine):
             msg = f"affine= is for {key!r}, which is a Volume already, with an affine of its own"
-            raise SampleError(msg, do="Give affine= to one of them: Volume() or open_volume().")
+            raise SampleError(msg, do="Give ⟦affine=⟧ to one of them: Volume() or open_volume().")
         return volume
     if isinstance(affine, str):  # known once both are open
         return volume

@@ -95,7 +95,8 @@ def predict(
         One of:
 
         - A path or URL that ends in ``.zarr`` (sharded), ``.nii``, ``.nii.gz``, ``.nrrd`` or
-          ``.mha``. ``{case}`` in it is the name of the case: ``"results/{case}.nii.gz"``.
+          ``.mha``, or of a label group, ``img.zarr/labels/NAME``. ``{case}`` in it is the name of
+          the case: ``"results/{case}.nii.gz"``.
         - An array (C, I, J, K) to write to; after ``to_axes("zyx")`` (C, Z, Y, X).
         - None for an array in memory.
         - A function of the case that returns one of these.
@@ -105,9 +106,9 @@ def predict(
 
     patch, overlap
         Size of a window in voxels, by default 128. The share of it that neighbours have in
-        common, from 0 to below 1, by default 0.5, by MONAI's rule. Each is one number or three. A
-        chain or loader that cuts windows has its own. If a volume is smaller, the window is
-        centred and padded by the volume's policy.
+        common, from 0 to below 1, by default 0.5, by MONAI's rule. Each is one number or three, for
+        x, y, z or the order of ``to_axes``. A chain or loader that cuts windows has its own. If a
+        volume is smaller, the window is centred and padded by the volume's policy.
     blend
         ``"gaussian"`` as in MONAI and nnU-Net. As in TorchIO: ``"hann"``, ``"mean"`` or
         ``"crop"`` (the middle of each window).

@@ -23,6 +23,7 @@ from ...core.sample import parse_json
 from ...storage.file_reader import LocalRanges
 from ...storage.location import file_system, is_url, public_name, remote_errors
 from ...storage.remote import open_remote
+from ..formats.zarr_nodes import levels_of
 from ..header import Header, Triple
 from .convert_plan import ConvertPlan, spacing_of
 
@@ -53,7 +54,7 @@ def levels_at(place: str, header: Header, levels: int | None) -> tuple[Triple, .
     """Return the factors of the coarser levels of an image at a place, finest first.
 
     Without a number: those of ``.ome.zarr`` and of label groups end at 256 voxels; other names
-    have one level.
+    have one level. Labels of a local image get its levels, from the one of their shape on.
     """
     if levels is not None and not (
         isinstance(levels, int) and not isinstance(levels, bool) and 1 <= levels <= _MOST_LEVELS
@@ -62,6 +63,9 @@ def levels_at(place: str, header: Header, levels: int | None) -> tuple[Triple, .
         raise SampleError(msg, do=f"Give the number of resolutions, from 1 to {_MOST_LEVELS}.")
     is_pyramid = place.rstrip("/").lower().endswith(_SUFFIX) or image_above(place) is not None
     most = levels or (_MOST_LEVELS if is_pyramid else 1)
+    above = None if levels else _levels_above(place, header)
+    if above is not None:
+        return above
     i, j, k = header.shape[1:]
     spacing, factors = np.array(spacing_of(header)), np.ones(3, np.int64)
     result = list[Triple]()
@@ -73,6 +77,32 @@ def levels_at(place: str, header: Header, levels: int | None) -> tuple[Triple, .
         factors = np.where(steps <= _EVEN * steps.min(), factors * 2, factors)
         result.append((int(factors[0]), int(factors[1]), int(factors[2])))
     return tuple(result)
+
+
+def _levels_above(place: str, header: Header) -> tuple[Triple, ...] | None:
+    """Return the factors of the levels of a local image, for a label group; None without any."""
+    import zarr
+
+    above = image_above(place)
+    if above is None or is_url(place) or not Path(above[0]).exists():
+        return None
+    group = zarr.open_group(above[0], mode="r")
+    shapes = list[NDArray[np.int64]]()
+    for level in levels_of(dict(group.attrs), above[0]):
+        array: Any = group[level.path]
+        lengths = dict(zip(level.axes, array.shape, strict=True))
+        shapes.append(np.array([lengths.get(axis, 1) for axis in "xyz"]))
+    own = np.array(header.shape[1:])
+    first = next((n for n, shape in enumerate(shapes) if (shape == own).all()), len(shapes))
+    result = list[Triple]()
+    for shape in shapes[first + 1 :]:
+        factors = np.rint(own / shape).astype(np.int64)
+        # Other writers round a length down.
+        is_near = (abs(-(-own // factors) - shape) <= 1).all()
+        if not is_near or (result and (factors % result[-1]).any()):
+            break
+        result.append((int(factors[0]), int(factors[1]), int(factors[2])))
+    return tuple(result) if first < len(shapes) else None
 
 
 def write_levels(array: Any, plan: ConvertPlan, store: Any, create: Any, *, is_label: bool) -> None:

@@ -267,6 +267,21 @@ def test_labels_of_zarr_v2_are_predicted_and_converted_once(tmp_path):
         vp.predict(two_classes, path, place, run="b", **how)
 
 
+def test_labels_get_the_levels_of_their_image(tmp_path):
+    """Strides of the labels, by default; those of a level begin there."""
+    path = tmp_path / "small.ome.zarr"
+    vp.convert(vp.Volume(VOXELS[0, :40, :32], affine=AFFINE), path, levels=3)
+    labels = vp.save(path / "labels/all", LABELS[0, :40, :32], like=path, axes="xyz")
+    vp.save(path / "labels/coarse", LABELS[0, :20, :16], axes="xyz")
+
+    for level in range(3):
+        (sample,) = vp.from_ome(path, label="all", level=level).open_volume().lazy_patch(2)
+        assert sample["label"].shape == sample["image"].shape
+    coarse = zarr.open_array(path / "labels/all/2", mode="r")[...]
+    np.testing.assert_array_equal(coarse, labels.numpy()[0].T[:, ::4, ::4])
+    assert "2" not in zarr.open_group(path / "labels/coarse", mode="r")
+
+
 def test_predict_writes_an_ome_tiff_once(tmp_path):
     """A second run with the same name returns the file of the first."""
     source = tmp_path / "a.npy"
