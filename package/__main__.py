@@ -188,14 +188,14 @@ def _noted_writes(output: Any) -> Iterator[None]:
     """Set ``of_output`` of each error that a write on an output raises inside the block."""
 
     def noting(call: Any) -> Any:
-        def noted(*texts: str) -> Any:
+        def write(*texts: str) -> Any:
             try:
                 return call(*texts)
             except OSError as error:
                 error.of_output = True  # type: ignore[attr-defined]
                 raise
 
-        return noted
+        return write
 
     own = {"write": noting(output.write), "flush": noting(output.flush)}
     with suppress(AttributeError, TypeError):  # a stream that is not of io

@@ -330,8 +330,8 @@ def _with(
     cores = budget.processes * budget.threads
     decoding = demand.rate * size / layout.decode_rate
     transfer = demand.rate * size * STORED_RATIO / layout.bandwidth
-    stored = chunks * demand.channel_chunks
-    waiting = demand.rate * stored / layout.chunks_per_request * layout.latency / layout.requests
+    count = chunks * demand.channel_chunks
+    waiting = demand.rate * count / layout.chunks_per_request * layout.latency / layout.requests
     requests, on_the_way = _in_flight(layout, demand, chunks)
     return replace(
         base,

@@ -212,7 +212,8 @@ class Demand:
     cached. Otherwise its chunks are not needed after the visit."""
     made_bytes: int = 0  # most bytes of a patch's intermediate arrays, where voxels are resampled
     hint: AccessHint | None = None  # preferences of the pipes
-    channel_chunks: float = 1.0  # chunks that hold the channels of a unit of the layout
+    channel_chunks: float = 1.0
+    """Chunks that hold the channels of a unit of the layout."""
 
     @property
     def units(self) -> float:

@@ -18,7 +18,7 @@ _OF_VOLUME = frozenset(("option", "optional", "reader", "storage_options"))
 
 
 class Origin(Enum):
-    """Who opens the volumes of a command; the value has the options that do not concern them."""
+    """The code that opens the volumes of a command; a value has options that do not concern it."""
 
     COMMAND = frozenset[str]()
     USER_VOLUME = _OF_VOLUME

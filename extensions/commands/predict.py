@@ -23,6 +23,7 @@ from typing import Any
 
 from ...core.errors import SampleError, UnknownFormat, UsageError, VolumeNotFound
 from ...first_use import extensions
+from ...storage.location import is_url
 from .cures import is_name_of_object
 from .options import place as place_of_text
 from .options import positive, refuse_http, store_options
@@ -155,15 +156,18 @@ def run(arguments: argparse.Namespace) -> int:
             storage_options=store_options(arguments, arguments.target, place),
         )
     by_case = {_case_of(source): results} if is_one else dict(results.items())
-    rows = [
-        {"case": case, "path": volume.name, "shape": list(volume.shape), "dtype": str(volume.dtype)}
-        for case, volume in by_case.items()
-    ]
+    rows = [_row_of(case, volume) for case, volume in by_case.items()]
     if arguments.json:
         print_json({"results": rows})
     else:
         print_table(("case", "path", "shape", "dtype"), [tuple(row.values()) for row in rows])
     return 0
+
+
+def _row_of(case: str, volume: Any) -> dict[str, Any]:
+    """Return the facts of a result; its path is absolute, also of an earlier run."""
+    path = volume.name if is_url(volume.name) else os.path.abspath(volume.name)
+    return {"case": case, "path": path, "shape": list(volume.shape), "dtype": str(volume.dtype)}
 
 
 def _is_joint(source: Any) -> bool:

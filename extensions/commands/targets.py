@@ -268,10 +268,10 @@ class Target:
         options = self.arguments
         if self.user_object is None:
             return
-        given = {"--optional": options.optional, "KEY=PATTERN": options.patterns}
+        values = {"--optional": options.optional, "KEY=PATTERN": options.patterns}
         if is_opened and (not self.is_chain or self.opener is not None):
-            given |= {"--reader": options.reader, "--labels": self.is_chain and options.labels}
-        for option in (option for option, value in given.items() if value):
+            values |= {"--reader": options.reader, "--labels": self.is_chain and options.labels}
+        for option in (option for option, value in values.items() if value):
             msg = f"{option} does not go with {self.text}, which says itself how it is read."
             raise UsageError(msg, do="Leave it out, or change the code.")
 

@@ -69,7 +69,9 @@ def _read(
         if not (path.lower().endswith(_SUFFIXES) or is_dicom(path)):
             continue
         try:
-            one = DicomFile(LocalStoredFile(path, f"{path} (of {name})"), select)
+            is_inside = os.path.realpath(os.path.dirname(path)) == os.path.realpath(name)
+            place = path if is_inside else f"{path} (of {name})"
+            one = DicomFile(LocalStoredFile(path, place), select)
             series = one.series
             if one.is_image:
                 own = one.frames()

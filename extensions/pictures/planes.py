@@ -29,7 +29,7 @@ REMOTE_BYTES = 32 * 1024**2
 """Largest number of bytes that a table reads of a remote volume, and at most half of it."""
 LOCAL_BYTES = 512 * 1024**2
 """The same of a local volume, after decoding."""
-# Formats whose files always have a voxel size. Others have a unit beside it, or none.
+# Formats whose files always have a voxel size. Others have it with a unit, or not at all.
 _WITH_SPACING = {"dicom", "metaimage", "mgh", "minc", "nifti", "nifti-gz", "nifti-pair", "nrrd"}
 _WITH_SPACING |= {"simpleitk"}
 _LETTERS = (("L", "R"), ("P", "A"), ("I", "S"))
