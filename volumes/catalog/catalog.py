@@ -65,6 +65,7 @@ class Finding:
     affine: tuple[float, ...] | None = None  # its 16 entries, where the header could be read
     names_axes: bool | None = True  # as of the volume
     lengths: str = ""  # a voxel in the file's unit, such as "0.5 x 0.5 x 2 um"; empty without one
+    channel_names: tuple[str, ...] = ()  # as of the header
 
     @property
     def is_bad(self) -> bool:
@@ -99,6 +100,7 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
         header = backend.header
         affine = tuple(float(v) for v in np.ravel(volume.affine))
         finding = replace(finding, shape=header.shape, affine=affine, lengths=volume.lengths)
+        finding = replace(finding, channel_names=header.channel_names)
         finding = replace(finding, names_axes=volume.names_axes)
         for part in volume.parts:
             files = getattr(part.probe(), "files", ())
