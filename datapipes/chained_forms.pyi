@@ -1271,7 +1271,7 @@ class ChainedForms(IterDataPipe[Any]):
             Keys that hold labels: sampled by nearest neighbour, their type kept, constant 0
             outside. All other volumes are intensities: linear, border outside. Without the
             argument, a key that looks like a label but is none of these causes a
-            ``LikelyLabel`` warning.
+            ``LikelyLabel`` warning. Examples are gt, nuclei, cells, target and instances.
         keys
             Keys to open; by default every value that is a path, an array or a store.
         policies
@@ -1304,7 +1304,8 @@ class ChainedForms(IterDataPipe[Any]):
             HDF5 file, ``series=``, ``follow="anywhere"`` for headers and links that lead out of their
             folders, and arguments of your own backend or reader. These and ``io`` are one value for all
             volumes, or a mapping by key: ``affine={"label": matrix}``. A label without a voxel size
-            takes the place of its image by ``affine={"label": "image"}``; both need one shape.
+            takes the place of its image by ``affine={"label": "image"}``; both need one shape. A
+            Volume takes ``affine=``, too, unless it has one of its own.
 
         Examples
         --------
@@ -1319,7 +1320,8 @@ class ChainedForms(IterDataPipe[Any]):
         """Swap and mirror the axes so that each points most nearly to its letter.
 
         ``"RAS"``: i towards the right, j to the front, k up, which nibabel calls closest canonical.
-        Nothing is interpolated, and every voxel stays in its place in the world.
+        Nothing is interpolated, and every voxel stays in its place in the world. After ``to_axes()``
+        letters that would undo its order are refused.
         """
 
     def pad(self, amount: int | Sequence[int | tuple[int, int]] | None = None, size: Size | None = None, side: Side = 'end', *, sides: Sides = 'both', name: str = '', mode: Mode | Mapping[str, Mode] | None = None, padding: Padding | Mapping[str, Padding] | None = None, fill: float | Mapping[str, float] | None = None, dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = None, antialias: Antialias | Mapping[str, Antialias] | None = None, lazy: bool | None = None, on_conflict: Literal['error', 'flush'] | None = None) -> SpatialPipe:

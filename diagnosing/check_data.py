@@ -185,12 +185,14 @@ def check(
     findings: list[Finding] = []
     apart: list[Finding] = []
     lengths: dict[str, dict[str, str]] = {}
+    firsts: dict[str, Finding] = {}
     run = _run(tasks, count, num_workers, voxels, timeout, progress)
     for case, group in groupby(run, key=lambda finding: finding.case):
         of_case = [*group]
         findings += [one for one in of_case if one.is_bad or not only_bad]
         apart += _mismatches(case, of_case)
         for one in of_case:
+            apart += _other_order(one, firsts)
             sizes = lengths.setdefault(one.key, {}) if one.affine is not None else {}
             if len(sizes) < _MOST_LENGTHS and one.affine is not None:
                 sizes.setdefault(one.lengths or _without_unit(one.affine), one.name)
@@ -430,6 +432,18 @@ def _mismatches(case: str, findings: Iterable[Finding]) -> Iterator[Finding]:
         TransformChain(volumes).first_plan  # noqa: B018  asking is what checks
     except VoxpipeError as error:
         yield Finding(case, "+".join(volumes), case).with_error(error)
+
+
+def _other_order(finding: Finding, firsts: dict[str, Finding]) -> Iterator[Finding]:
+    """Yield a finding if the channels of a key are in another order than in the first volume."""
+    names = finding.channel_names
+    first = firsts.setdefault(finding.key, finding) if names else finding
+    if names == first.channel_names or sorted(names) != sorted(first.channel_names):
+        return
+    lists = [few_names(dict.fromkeys(one)) for one in (names, first.channel_names)]
+    msg = f"channel-order: {finding.name} has {lists[0]}, and {first.name} has {lists[1]}"
+    do = f"Choose one order by ⟦channels={[*dict.fromkeys(first.channel_names)]!r}⟧."
+    yield finding.with_error(SampleError(msg, do=do))
 
 
 _DIGITS = re.compile(r"\d+")

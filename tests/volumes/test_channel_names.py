@@ -179,3 +179,20 @@ def test_names_are_in_lists_and_manifests(tmp_path):
     vp.index(vp.from_cases([{"image": str(path)}]), manifest)
     opened = vp.from_manifest(manifest).open_volume(channels="GFP")
     assert np.array_equal(next(iter(opened))["image"].realize(), SAME[:, 1])
+
+
+def test_check_finds_channels_in_another_order(tmp_path):
+    """One finding with the cure, by which all have one order."""
+    for name, dyes in (("a", DYES), ("b", DYES), ("c", DYES[::-1])):
+        how = {"metadata": {"axes": "CZYX", "Channel": {"Name": [*dyes]}}, "ome": True}
+        tifffile.imwrite(tmp_path / f"{name}.ome.tif", STACK[0], photometric="minisblack", **how)
+    cases = [{"image": str(path)} for path in sorted(tmp_path.iterdir())]
+    cases = vp.from_cases(cases).open_volume(affine=np.eye(4))
+
+    (bad,) = vp.check(cases, num_workers=1).bad
+
+    assert bad.name.endswith("c.ome.tif")
+    assert "has mCherry, GFP, DAPI, and " in bad.reason
+    assert "channels=['DAPI', 'GFP', 'mCherry']" in bad.reason
+    chosen = vp.from_cases(cases.parent.cases).open_volume(affine=np.eye(4), channels=DYES)
+    assert {sample["image"].volume.channel_names for sample in chosen} == {DYES}

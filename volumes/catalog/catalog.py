@@ -68,6 +68,7 @@ class Finding:
     message: str = ""  # the problem alone, of an error of this package
     do: str = ""  # its cure alone
     argument: str = ""  # of ``UnknownName``
+    channel_names: tuple[str, ...] = ()  # as of the header
 
     @property
     def is_bad(self) -> bool:
@@ -104,6 +105,7 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
         header = backend.header
         affine = tuple(float(v) for v in np.ravel(volume.affine))
         finding = replace(finding, shape=header.shape, affine=affine, lengths=volume.lengths)
+        finding = replace(finding, channel_names=header.channel_names)
         finding = replace(finding, names_axes=volume.names_axes)
         for part in volume.parts:
             files = getattr(part.probe(), "files", ())
