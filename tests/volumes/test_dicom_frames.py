@@ -312,15 +312,15 @@ TURNED = [[1, 0, 0, 0, 1, 0]] * 3 + [[1, 0, 0, 0, 0, -1]]
     [
         (
             {"PixelSpacing": [[0.7, 0.7]] * 3 + [[0.8, 0.7]]},
-            r"3\.dcm .* has pixel spacing \(0\.8, 0\.7\), and .* pixel spacing \(0\.7, 0\.7\)\.",
+            r"3\.dcm has pixel spacing \(0\.8, 0\.7\), and .* pixel spacing \(0\.7, 0\.7\)\.",
         ),
         (
             {"ImageOrientationPatient": TURNED},
-            r"3\.dcm .* has direction \(1, 0, 0, 0, 0, -1\), and .* has direction \(1, 0, 0, 0, 1",
+            r"3\.dcm has direction \(1, 0, 0, 0, 0, -1\), and .* has direction \(1, 0, 0, 0, 1",
         ),
         (
             {"PixelSpacing": [[1, 1]] * 3 + [[2, 2]], "ImageOrientationPatient": TURNED},
-            r"3\.dcm .* has pixel spacing \(2, 2\) and direction \(1, 0, 0, 0, 0, -1\), and ",
+            r"3\.dcm has pixel spacing \(2, 2\) and direction \(1, 0, 0, 0, 0, -1\), and ",
         ),
     ],
 )
@@ -868,7 +868,7 @@ def test_a_slice_without_its_rescale(tmp_path, keyword):
     delattr(one, keyword)
     one.save_as(folder / "2.dcm")
 
-    with pytest.raises(BadHeader, match=rf"2\.dcm .* has no {keyword}"):
+    with pytest.raises(BadHeader, match=rf"2\.dcm has no {keyword}"):
         _ = Volume(folder).shape
 
 

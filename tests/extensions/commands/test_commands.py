@@ -530,3 +530,18 @@ def test_keys_of_documents_are_those_of_the_docs(tmp_path, document):
         some = {"info": {"volumes", "bad"}}.get(line.split()[0], set())
         assert names - some <= keys
         assert some or keys == names
+
+
+def test_a_run_that_goes_on_prints_like_paths(scans, tmp_path, monkeypatch, capsys):
+    """Of results of an earlier run, and of new ones."""
+    monkeypatch.chdir(scans)
+    place = os.path.relpath(tmp_path / "{case}.nii.gz")
+    line = ["predict", "my_chain.py:Net", "scans/*/ct.nii.gz", "-o", place, "--patch", "12"]
+    line += ["--run", "r41", "--json"]
+    assert main(line) == 0
+    first = {row["path"] for row in json.loads(capsys.readouterr().out)["results"]}
+    (tmp_path / "c0.nii.gz").unlink(missing_ok=True)
+    assert main(line) == 0
+    again = {row["path"] for row in json.loads(capsys.readouterr().out)["results"]}
+    assert first == again
+    assert all(map(os.path.isabs, again))
