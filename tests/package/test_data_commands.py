@@ -227,7 +227,7 @@ def test_options_of_the_format_are_those_of_open_volume(tmp_path, capsys):
     np.testing.assert_array_equal(vp.Volume(f"{tmp_path}/b.nii.zarr").numpy()[0], values + 1)
 
     capsys.readouterr()
-    assert main(["check", manifest, *named]) == 1
+    assert main(["check", manifest, *named]) == 2
     assert "Leave --reader out" in capsys.readouterr().err
 
 
@@ -422,7 +422,7 @@ def test_likely_labels_are_told_in_words_of_the_command(folder, capsys, recwarn)
             assert "LikelyLabel" not in capsys.readouterr().err
     assert not list(recwarn)
 
-    assert main(["check", f"{folder}/m.json", "--labels", "gt"]) == 1
+    assert main(["check", f"{folder}/m.json", "--labels", "gt"]) == 2
     assert "Leave --labels out" in capsys.readouterr().err
 
 
@@ -533,7 +533,7 @@ def test_what_a_chain_says_itself_is_refused(bench, option):
     """Rather than left out of account without a word."""
     status, told = bench("pipe", option, "8")
 
-    assert status == 1
+    assert status == 2
     assert f"{option} is not of a chain of yours" in told.err
 
 

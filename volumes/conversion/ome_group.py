@@ -54,7 +54,7 @@ def levels_at(place: str, header: Header, levels: int | None) -> tuple[Triple, .
     """Return the factors of the coarser levels of an image at a place, finest first.
 
     Without a number: those of ``.ome.zarr`` and of label groups end at 256 voxels; other names
-    have one level. Labels of a local image get its levels, from the one of their shape on.
+    have one level. Labels of a local image with levels get these, from the one of their shape on.
     """
     if levels is not None and not (
         isinstance(levels, int) and not isinstance(levels, bool) and 1 <= levels <= _MOST_LEVELS
@@ -102,7 +102,7 @@ def _levels_above(place: str, header: Header) -> tuple[Triple, ...] | None:
         if not is_near or (result and (factors % result[-1]).any()):
             break
         result.append((int(factors[0]), int(factors[1]), int(factors[2])))
-    return tuple(result) if first < len(shapes) else None
+    return tuple(result) if first < len(shapes) > 1 else None
 
 
 def write_levels(array: Any, plan: ConvertPlan, store: Any, create: Any, *, is_label: bool) -> None:

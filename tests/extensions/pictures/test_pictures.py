@@ -12,6 +12,7 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
+from torch.utils.data import IterDataPipe
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
@@ -396,10 +397,16 @@ class CropShuffle(Corner):
     places: ClassVar[bool] = False
 
 
-class CornerPipe(SpatialPipe, form="corner", op=Corner): ...
+@pytest.fixture(scope="module", autouse=True)
+def forms_of_others():
+    """Register the ops as forms, for the tests of this file only."""
 
+    class CornerPipe(SpatialPipe, form="corner", op=Corner): ...
 
-class CropShufflePipe(SpatialPipe, form="crop_shuffle", op=CropShuffle): ...
+    class CropShufflePipe(SpatialPipe, form="crop_shuffle", op=CropShuffle): ...
+
+    yield
+    del IterDataPipe.functions["corner"], IterDataPipe.functions["crop_shuffle"]
 
 
 @pytest.mark.parametrize(("form", "is_place"), [("corner", True), ("crop_shuffle", False)])
