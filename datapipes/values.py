@@ -10,7 +10,7 @@ from ..batching.collate import ApplyValue
 from ..batching.job import apply_transforms
 from ..core.errors import PolicyConflict
 from ..core.validate import as_keys
-from ..intensity import OPS, ValueStep
+from ..intensity import OPS, SelectChannels, ValueStep
 from ..spatial import LazyPatch, Step
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
@@ -48,6 +48,8 @@ class ChangesValues(OpPipe):
     def _anew(self, item: Any, lazy: Mapping[str, LazyPatch]) -> Any:
         assert self.change is not None
         result = apply_transforms((self.change,), item)
+        if isinstance(self.change.step.op, SelectChannels):  # each file has its own channels
+            return result
         self._last = {
             key: (one.values, one.pending.steps, one.kind, len(one.pending.identity), after.values)
             for key, one, after in ((key, one, result[key]) for key, one in lazy.items())

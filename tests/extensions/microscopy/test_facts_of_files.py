@@ -170,3 +170,28 @@ def test_planes_with_tags_of_colours_are_no_silent_channels(tmp_path, count):
         assert vp.Volume(place).shape == (1, 30, 20, count)
     tifffile.imwrite(place, planes, metadata={"axes": "CYX"})
     assert vp.Volume(place).shape == (count, 30, 20, 1)
+
+
+@pytest.mark.filterwarnings("ignore:times-and-channels")
+@pytest.mark.parametrize("before", ["", "clamp"])
+@pytest.mark.parametrize(("channel", "of_b"), [("DAPI", 20), (0, 10)])
+def test_channels_are_chosen_in_each_file(tmp_path, before, channel, of_b):
+    """Files of one list have other orders, and several times; none is chosen by another's."""
+    array = np.full((2, 4, 5, 6), 10, "u1")
+    array[1] = 20
+    for name, own, axes, voxels in (
+        ("a", ("DAPI", "GFP"), "czyx", array),
+        ("b", ("GFP", "DAPI"), "czyx", array),
+        ("c", ("DAPI", "GFP"), "tczyx", np.stack([array] * 3)),
+    ):
+        channels = [{"label": label} for label in own]
+        write_image(tmp_path / f"{name}.zarr", voxels, axes, 3, omero={"channels": channels})
+    for order in ("abc", "cba", "bac"):
+        cases = [{"case": name, "image": tmp_path / f"{name}.zarr"} for name in order]
+        pipe = vp.from_cases(cases).open_volume()
+        pipe = pipe.clamp(0, 255) if before else pipe
+        kept = {
+            sample.case: sample["image"].realize().mean((1, 2, 3)).tolist()
+            for sample in pipe.select_channels(channel)
+        }
+        assert kept == {"a": [10], "b": [of_b], "c": [10, 10, 10]}
