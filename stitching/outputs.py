@@ -124,7 +124,7 @@ class ArrayOutput(Output):
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
         value: Any = voxels.transpose(0, *(1 + axis for axis in self._order))
         if hasattr(self.array, "new_tensor"):  # a tensor takes tensors
-            value = self.array.new_tensor(voxels)
+            value = self.array.new_tensor(value)
         self.array[(slice(None), *(region.slices[axis] for axis in self._order))] = value
 
     def finish(self, kind: str) -> Volume:

@@ -382,8 +382,9 @@ def test_draws_of_two_dimensional_data_are_printed_with_two_axes():
     assert [part in text for part in ("degrees=(0, 0, 5)", "degrees=3", "to_axes")] == [1, 1, 0]
 
 
+@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
 @pytest.mark.parametrize("shape", [(8, 8, 8), (6, 7, 8)])
-def test_predictions_in_arrays_have_the_axes_of_the_chain(shape):
+def test_predictions_in_arrays_have_the_axes_of_the_chain(shape, library):
     """The shape of a cube does not tell; an array in another order is refused."""
     voxels = np.random.default_rng(0).integers(0, 4000, shape).astype("u2")
     case = {"case": "a", "image": vp.Volume(voxels, axes="zyx")}
@@ -392,9 +393,9 @@ def test_predictions_in_arrays_have_the_axes_of_the_chain(shape):
     def model(images):
         return torch.cat([2000.0 - images.float(), images.float() - 2000.0], 1)
 
-    result = np.zeros((1, *shape), "u1")
+    result = library.zeros((1, *shape), dtype=library.uint8)
     volume = vp.predict(model, chain, result)["a"]
-    np.testing.assert_array_equal(result[0], voxels > 2000)
+    np.testing.assert_array_equal(np.asarray(result)[0], voxels > 2000)
     np.testing.assert_array_equal(volume.numpy()[0].transpose(2, 1, 0), voxels > 2000)
     in_memory = vp.predict(model, chain)["a"]
     np.testing.assert_array_equal(in_memory.numpy(), volume.numpy())
