@@ -91,7 +91,7 @@ _LEAST_PLANE = 16
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # Label names that are too short to be part of a word.
 _AS_A_WORD = re.compile(r"gts?|rois?|annot\w*|segmentations?")
-# Words of label keys in microscopy. Beside another word they are an image: nuclei_dapi.
+# Words of label keys in microscopy. A key with another word, nuclei_dapi, is that of an image.
 _OF_OBJECTS = re.compile(
     r"cells?|nucle(us|i)|organelles?|mitochondria|synapses|instances?|objects?|targets?|semantic"
 )
