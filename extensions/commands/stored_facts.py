@@ -58,16 +58,14 @@ def stored_bytes(volume: Any) -> int | None:
     source = volume.located_source
     if source is None:
         return None
-    several = len(getattr(_backend_of(volume), "files", ())) > 1
-    if not source.path and several:
+    files = getattr(_backend_of(volume), "files", ())
+    if not source.path and len(files) > 1:
         return None
     if not source.path:
         with suppress(Exception), _file_of(source) as file:
             return int(file.seek(0, os.SEEK_END))
         return None
-    places = {getattr(file, "path", "") for file in getattr(_backend_of(volume), "files", ())} - {
-        ""
-    }
+    places = {getattr(file, "path", "") for file in files} - {""}
     if not places:
         below = (os.path.join(folder, name) for folder, _, n in os.walk(source.path) for name in n)
         places = {source.path} if os.path.isfile(source.path) else set(below)
