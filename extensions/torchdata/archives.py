@@ -48,6 +48,8 @@ _NOTES = {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE}
 _NOTES |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
 # Paths have some hundred bytes, extended attributes at most 64 KiB each.
 _MOST_NOTE_BYTES = 1024**2
+# The checksum of a tar header is a sum: tarfile takes some gzip files for headers, by their time.
+_MAGIC = {b"\x1f\x8b\x08": "gz", b"BZh": "bz2", b"\xfd7zXZ": "xz"}
 
 
 class _CompleteTar(tarfile.TarInfo):
@@ -70,11 +72,21 @@ class _CompleteTar(tarfile.TarInfo):
         return super()._proc_member(tarfile_)  # type: ignore[misc]
 
 
+def _compression_at(stream: Any) -> str:
+    """Return the compression that the next bytes of ``stream`` show, as tarfile names it."""
+    place = stream.tell()
+    start = stream.read(5)
+    stream.seek(place)
+    return next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "*")
+
+
 def open_tar(name: str, stream: Any, mode: str = "r:*") -> tarfile.TarFile:
     """Return a tar archive; one that cannot go back is read as it arrives."""
     with naming_damage(name):
         can_go_back = hasattr(stream, "seekable") and stream.seekable()
         how: Any = mode if can_go_back else mode.replace(":", "|")
+        if how == "r:*":
+            how = f"r:{_compression_at(stream)}"
         # The archive holds no resource but the stream.
         tar = tarfile.open(fileobj=stream, mode=how, tarinfo=_CompleteTar)  # noqa: SIM115
         # extractall() writes nothing outside of its folder and creates no device.

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import struct
 import tarfile
 import zipfile
 
@@ -265,6 +266,21 @@ def test_a_header_may_not_grow(kind):
     for source in (content, Arriving(content)):
         with pytest.raises(StreamError, match="a header of 67108864 bytes"):
             contents(pipe_of("x", source).load_from_tar())
+
+
+def test_a_compressed_archive_is_no_plain_one():
+    """At some times of writing, the start of a gzip file has the checksum of a tar header."""
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, 64 * 1024**2
+    content = bytearray(gzip.compress(info.tobuf() + bytes(info.size + 1024), mtime=0))
+    left = -sum(struct.unpack("148b8x356b", content[:512])) - 256
+    time = [max(-128, min(127, left)), 0, 0, 0]
+    time[1] = left - time[0]
+    content[4:8] = struct.pack("4b", *time)
+    assert tarfile.TarInfo.frombuf(content[:512], "utf-8", "surrogateescape").name[0] == "\x1f"
+
+    with pytest.raises(StreamError, match="a header of 67108864 bytes"):
+        contents(pipe_of("x", bytes(content)).load_from_tar())
 
 
 def test_long_names():
