@@ -45,6 +45,8 @@ class RankBarrier:
         self._timeout, self._do = timeout, do
         self._store = job_store()
         self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        # They outlive the group: a thread of gloo that frees them waits for the interpreter.
+        self._word, *self._answers = torch.zeros(self.size + 1, 1, dtype=torch.int64, device="cpu")
         self._name = f"voxpipe/circle/{self._group.group_name}"
         self._lock = threading.Lock()
         self._telling = self._closing = False
@@ -57,15 +59,13 @@ class RankBarrier:
 
     def tell(self, word: int) -> list[int]:
         """Send all ranks a number, and return each rank's; a failure closes the barrier."""
-        words = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(self.size)]
         with self._lock:
             if not self.is_open:
                 raise self._why_gone(None)
             group, self._telling = self._group, True
         try:
-            dist.all_gather(
-                words, torch.tensor([word], dtype=torch.int64, device="cpu"), group=group
-            )
+            self._word.fill_(word)
+            dist.all_gather(self._answers, self._word, group=group)
         except RuntimeError as error:
             self._closing = True
             # Its frames hold the group: a forked child that collects them would wait for its end.
@@ -76,7 +76,7 @@ class RankBarrier:
                 self._telling, closing = False, self._closing
             if closing:
                 self.close()
-        return [int(number) for number in words]
+        return [int(number) for number in self._answers]
 
     def part(self, error: BaseException | None = None) -> None:
         """Leave the others with a reason: ``error``, or that this rank has left the epoch."""
