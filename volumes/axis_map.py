@@ -337,12 +337,12 @@ def refuse_other_order(
     >>> refuse_other_order("b.tif", ("GFP", "DAPI"), "a.tif", ("DAPI", "Cy5"))
     >>> refuse_other_order("b.tif", ("GFP", "DAPI"), "a.tif", ("DAPI", "GFP"))
     Traceback (most recent call last):
-    voxpipe.core.errors.SampleError: channel-order: b.tif has the channels GFP, DAPI, and ...
+    voxpipe.core.errors.SampleError: channel-order: b.tif has GFP, DAPI, and a.tif has DAPI, GFP
     """
     if names == first or sorted(names) != sorted(first):
         return
     lists = [few_names(dict.fromkeys(one)) for one in (names, first)]
-    msg = f"channel-order: {name} has the channels {lists[0]}, and {first_name} has {lists[1]}"
+    msg = f"channel-order: {name} has {lists[0]}, and {first_name} has {lists[1]}"
     do = "Open each file with its channels in one order: Volume(path, channels=[1, 0])."
     if all(first):
         in_order = json.dumps([*dict.fromkeys(first)], ensure_ascii=False)
