@@ -22,7 +22,7 @@ from ..pictures.planes import format_of, stores_spacing
 from .cures import reword
 from .options import positive
 from .printing import one_line, print_facts, print_json, print_table, remark, warnings_as_remarks
-from .stored_facts import codec_of, levels_of, reader_of, stored_bytes
+from .stored_facts import codec_of, levels_of, part_of, reader_of, stored_bytes
 from .targets import Target, add_target
 
 
@@ -89,6 +89,7 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
     facts = {
         "path": volume.name,
         "format": form or "memory",
+        "part": part_of(volume),
         "shape": list(volume.shape),
         "axes": "CIJK",
         "names_axes": volume.names_axes,
@@ -111,7 +112,7 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
         "levels": levels_of(volume, form),
         "codec": codec_of(volume, form),
         "voxel_bytes": math.prod(volume.shape) * itemsize,
-        "stored_bytes": stored_bytes(volume),
+        "stored_bytes": stored_bytes(volume, form),
         "reader": reader_of(volume, form),
     }
     return facts | _cost_of(volume, patch) if with_scheme else facts
@@ -145,7 +146,7 @@ def _words_of(facts: dict[str, Any]) -> dict[str, str]:
     channels = f" ({one_line(', '.join(facts['channel_names']))})" if facts["channel_names"] else ""
     words = {
         "path": one_line(facts["path"]),
-        "format": facts["format"],
+        "format": ", ".join([facts["format"], *(f"{k} {v}" for k, v in facts["part"].items())]),
         "shape": f"{_times(facts['shape'])} (C, I, J, K)",
         "channels": f"{facts['channels']}{channels}",
         "axes": f"{axes}{note}",

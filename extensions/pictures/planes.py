@@ -156,7 +156,7 @@ def has_pixels(volume: Volume) -> bool:
 
 
 def format_of(volume: Any) -> str:
-    """Return the name of the format that reads a volume; empty for voxels in memory."""
+    """Return the name of the format of a volume's file; empty for voxels in memory."""
     source = volume.located_source
     if source is None:
         return ""
@@ -168,6 +168,10 @@ def format_of(volume: Any) -> str:
     if isinstance(request.reader, str):
         return str(request.reader)
     entry = matching_entry(request)
+    if entry is not None and entry.name == "ome-part":
+        from ..microscopy.ome_view import request_of_file
+
+        entry = matching_entry(request_of_file(request))
     return "" if entry is None else entry.name
 
 
