@@ -91,7 +91,16 @@ class ChannelOrders:
         return ChannelOrders, (self.origin,)
 
 
+def header_names(patch: Any) -> tuple[str, ...]:
+    """Return the names of channels in the headers that a patch, or each of its members, has."""
+    if patch.members:  # the header of a stack would be made for each sample
+        return tuple(name for one in patch.members for name in header_names(one))
+    volume = getattr(patch.volume, "stored_volume", patch.volume)
+    names: tuple[str, ...] = volume.header.channel_names
+    return names
+
+
 def _channels_of(patch: Any) -> _Channels:
     volume = getattr(patch.volume, "stored_volume", patch.volume)
     of_patch, of_file = channel_names(patch), names_below_numbers(getattr(volume, "_source", None))
-    return _Channels(volume.name, volume.header.channel_names, of_patch, of_file)
+    return _Channels(volume.name, header_names(patch), of_patch, of_file)

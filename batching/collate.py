@@ -32,7 +32,7 @@ from ..spatial.lazy.read_plan import SHOW
 from ..spatial.lazy.stack import needs_header, select_by_name, select_by_number
 from ..storage.ranges import COALESCING
 from ..volumes import Volume, is_volume
-from .channel_orders import ChannelOrders
+from .channel_orders import ChannelOrders, header_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,9 +238,9 @@ class Collate:
                         patch = getattr(item, "patches", {}).get(key)
                     if patch is not None:
                         volume = getattr(patch.volume, "stored_volume", patch.volume)
-                        header = getattr(volume, "_header", None) or volume.header
-                        names = header.channel_names
-                        if names and names != self.orders.first_names.get(key):
+                        header = getattr(volume, "_header", None)
+                        own = header_names(patch) if header is None else header.channel_names
+                        if own and own != self.orders.first_names.get(key):
                             self.orders.compare(key, item, patch, is_made=patch is not item[key])
             arrays = dict(zip(array_specs, new_arrays([*array_specs.values()]), strict=True))
             slots = (zip(arrays[key], items, (key,) * len(items), strict=True) for key in arrays)

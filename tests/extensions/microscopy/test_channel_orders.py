@@ -38,6 +38,11 @@ def opened(files, **how):
     return vp.from_cases([{"image": file} for file in files]).open_volume(**how)
 
 
+def twice(sample):
+    """Return the sample with its image under a second key."""
+    return sample.with_data(same=sample["image"])
+
+
 def batches(pipe, size=2, workers=0):
     """Return the batches of one pass over a loader."""
     service = vp.MultiProcessingReadingService(num_workers=workers) if workers else None
@@ -52,6 +57,10 @@ CHAINS = {
     "values": lambda pipe: pipe.lazy_patch(4).normalize(0, 2),
     "flush": lambda pipe: pipe.zoom(0.5).flush().lazy_patch(2),
     "realized": lambda pipe: pipe.realize(),
+    "stack": lambda pipe: pipe.map(twice).stack(("image", "same"), "image"),
+    "stack of two": lambda pipe: (
+        pipe.map(twice).normalize(0, 2, keys="image").stack(("image", "same"), "image")
+    ),
     "number": lambda pipe: pipe.lazy_patch(4).select_channels(0),
     "number later": lambda pipe: pipe.normalize(0, 2).select_channels([1]),
 }
