@@ -32,6 +32,7 @@ from ..spatial.lazy.read_plan import SHOW
 from ..spatial.lazy.stack import needs_header, select_by_name, select_by_number
 from ..storage.ranges import COALESCING
 from ..volumes import Volume, is_volume
+from .channel_orders import ChannelOrders, header_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +213,7 @@ class Collate:
     """Keys that were checked for paths."""
     place_keys: tuple[str, ...] = ()
     """Keys of masks and weights, opened by an earlier pipe."""
+    orders: ChannelOrders = field(default_factory=ChannelOrders, compare=False, repr=False)
 
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
         """Return one batch of ``items``, in a list."""
@@ -229,6 +231,17 @@ class Collate:
                     msg = f"batch_patches() stacks voxels, and the sample has {keys} not opened yet"
                     do = "Put open_volume() before it."
                     raise errors.SampleError(msg, do=do).at(case=items[0].case)
+            # Inline, without a call: most files name no channels.
+            for key in array_specs:
+                for item, patch in zip(items, things[key], strict=True):
+                    if not isinstance(patch, LazyPatch):
+                        patch = getattr(item, "patches", {}).get(key)
+                    if patch is not None:
+                        volume = getattr(patch.volume, "stored_volume", patch.volume)
+                        header = getattr(volume, "_header", None)
+                        own = header_names(patch) if header is None else header.channel_names
+                        if own and own != self.orders.first_names.get(key):
+                            self.orders.compare(key, item, patch, is_made=patch is not item[key])
             arrays = dict(zip(array_specs, new_arrays([*array_specs.values()]), strict=True))
             slots = (zip(arrays[key], items, (key,) * len(items), strict=True) for key in arrays)
             in_threads(self._fill, chain.from_iterable(slots))
@@ -324,7 +337,10 @@ def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec | None:
             msg = f"{key} of {one} is {shapes[0]}, that of {other} is {shapes[-1]}"
             do = "Cut patches of one size: .lazy_patch(size) or .crop_or_pad(size)."
             if shapes[-1][1:] == shapes[0][1:]:
-                do = "They differ in channels alone, which no crop changes: leave such cases out."
+                do = (
+                    "They differ in channels alone, which no crop changes: choose channels that "
+                    "all files have by ⟦open_volume(channels=[...])⟧, or leave such cases out."
+                )
             raise errors.PatchSizeError(msg, do=do)
     things = [sample[key] for sample in samples]
     arrays = [one if isinstance(one, LazyPatch) else _array_of(one) for one in things]

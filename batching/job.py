@@ -113,9 +113,8 @@ def tickets_of(job: Any) -> list[Any]:
         for key in dict.fromkeys(chain.from_iterable(items)):
             with reading(key):
                 for item in items:
-                    thing = item.get(key)
-                    if isinstance(thing, LazyPatch):
-                        tickets.append(thing.prefetch())
+                    if key in item and isinstance(item[key], LazyPatch):
+                        tickets.append(item[key].prefetch())
     except Exception:
         pass  # reading the patch raises the error; a dead store gets no further requests
     return [ticket for ticket in tickets if ticket is not None]

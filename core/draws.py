@@ -12,6 +12,7 @@ import numpy as np
 
 from .call_site import CallSite, shorten
 from .errors import BadRecord, VoxpipeError
+from .stream import is_random
 from .validate import entries_of, is_integer
 
 _TINY = 2.0**-60  # below the smallest number that a generator gives but 0
@@ -164,6 +165,11 @@ class OpStep:
         """Return the op as the user wrote it."""
         words: str = self.op.describe()
         return words + (", replayed" if self.record is not None else "")
+
+    def is_drawn(self, plan: Any = None) -> bool:
+        """Whether parameters, or whether the op acts, differ between items by draws."""
+        plans = () if plan is None else (plan,)  # ops on values draw without a plan
+        return self.record is None and is_random(lambda generator: self.op.draw(generator, *plans))
 
 
 def check_record(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:

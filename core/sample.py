@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from .call_site import warn
+from .errors import LikelyMistake
 from .spelling import of_sample
 from .views import Viewable
 
@@ -83,7 +85,14 @@ class Sample(Viewable, dict[str, Any]):
         hint = of_sample(key, self)
         raise KeyError(f"{key!r} is not in this sample, which has {have}{hint and f'; {hint}'}")
 
-    if not TYPE_CHECKING:  # a checker would believe that a sample has every attribute
+    if not TYPE_CHECKING:  # a checker knows dict.get(), and would believe in every attribute
+
+        def get(self, key: str, default: Any = None) -> Any:
+            """Return the value of a key, else the default; warn of a name such as ``case``."""
+            if key not in self and key in self.__slots__:
+                hint = of_sample(key, self)
+                warn(f"sample.get({key!r}) returns its default; {hint}", LikelyMistake)
+            return dict.get(self, key, default)
 
         def __getattr__(self, name: str) -> Any:
             hint = "" if name.startswith("_") else of_sample(name, self)

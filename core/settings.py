@@ -46,6 +46,21 @@ def size_of_text(text: str) -> int:
     return int(float(number) * base ** _POWERS[power.upper()]) if power else int(float(number))
 
 
+def bytes_text(count: int) -> str:
+    """Return bytes in a unit that fits.
+
+    Examples
+    --------
+    >>> bytes_text(999), bytes_text(25165824)
+    ('999 B', '24 MiB')
+    """
+    number, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while number >= 1000 and len(units) > 1:
+        number /= 1024
+        units.pop(0)
+    return f"{number:.3g} {units[0]}"
+
+
 def _seconds(text: str) -> float:
     try:
         if (seconds := float(text)) > 0 and seconds != float("inf"):

@@ -7,7 +7,7 @@ from typing import Any
 
 _OF_CASE = frozenset({"case", "case_id", "case_name", "id", "name", "patient", "subject"})
 _OF_FILE = frozenset({"file", "file_name", "filename", "filepath", "path", "paths", "uri", "url"})
-_OF_SAMPLE = frozenset({"epoch", "identity", "seed"})
+_OF_SAMPLE = frozenset({"epoch", "identity", "patches", "seed"})
 _OF_VOLUME = frozenset({"affine", "dtype", "grid", "kind", "shape", "spacing"})
 _OF_VOXELS = frozenset(
     {"all", "any", "astype", "bool", "clone", "copy", "detach", "flatten", "float", "int", "item"}

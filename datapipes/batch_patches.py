@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..batching.batch_steps import FillOutside, Scale, ScaleLabels
+from ..batching.channel_orders import ChannelOrders
 from ..batching.collate import Collate, RealizePatches
 from ..batching.job import as_arrays, as_tensors
 from ..core.call_site import WarnOnce, warn
@@ -53,6 +54,8 @@ class BatchPatches(DataPipe):
     PatchSizeError
         The batch size is no whole number of at least 1. The samples of a batch differ in shape
         or in their keys.
+    SampleError
+        Volumes of one key have the same named channels in another order.
 
     Examples
     --------
@@ -70,7 +73,7 @@ class BatchPatches(DataPipe):
             self.batch_size = whole_number("batch_size", batch_size, least=1)
         self.drop_last = drop_last
         self._likely = likely_labels(self.origin, parent)
-        self._once = WarnOnce()
+        self._once, self._orders = WarnOnce(), ChannelOrders(self.origin)
         shares, looking = _oversample_shares(parent)
         # From the chain as it is written: an adapter that removes realize() changes no draw.
         self.has_shares = bool(shares) and looking is None
@@ -118,7 +121,8 @@ class BatchPatches(DataPipe):
         # Masks and weights of earlier pipes, which open them if necessary.
         names = [getattr(p, name, None) for p in walk(self.parent) for name in ("mask", "weights")]
         place_keys = tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
-        return (Collate(self.origin, self.of_cases, self._likely, self._once, place_keys),)
+        rest = self._likely, self._once, place_keys, self._orders
+        return (Collate(self.origin, self.of_cases, *rest),)
 
     def gather(self, samples: Sequence[Any]) -> dict[str, Any]:
         """Return one batch of ``samples``."""

@@ -325,9 +325,8 @@ class DataPipe(PipeBase, _Pipe):
         if not self.stream_names:
             return False
         step = getattr(getattr(self, "change", None) or self, "step", None)
-        flags = [one.is_drawn() for one in getattr(self, "steps", ())]
-        flags += [] if step is None else [step.is_drawn]
-        return any(flags) or not flags
+        steps = [*getattr(self, "steps", ()), *([] if step is None else [step])]
+        return any(one.is_drawn() for one in steps) or not steps
 
 
 def _explain_takeover(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:

@@ -59,6 +59,7 @@ from ..volumes import (
     serve,
     write_entries,
 )
+from ..volumes.axis_map import refuse_other_order
 
 # A header takes milliseconds; a bucket that answers slowly half a minute.
 TIMEOUT = 60.0
@@ -438,12 +439,10 @@ def _other_order(finding: Finding, firsts: dict[str, Finding]) -> Iterator[Findi
     """Yield a finding if the channels of a key are in another order than in the first volume."""
     names = finding.channel_names
     first = firsts.setdefault(finding.key, finding) if names else finding
-    if names == first.channel_names or sorted(names) != sorted(first.channel_names):
-        return
-    lists = [few_names(dict.fromkeys(one)) for one in (names, first.channel_names)]
-    msg = f"channel-order: {finding.name} has {lists[0]}, and {first.name} has {lists[1]}"
-    do = f"Choose one order by ⟦channels={[*dict.fromkeys(first.channel_names)]!r}⟧."
-    yield finding.with_error(SampleError(msg, do=do))
+    try:
+        refuse_other_order(finding.name, names, first.name, first.channel_names)
+    except SampleError as error:
+        yield finding.with_error(error)
 
 
 _DIGITS = re.compile(r"\d+")

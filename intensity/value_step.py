@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ..core import IO_COUNTERS, Grid
 from ..core.draws import OpStep, check_record
 from ..core.errors import SampleError, VoxpipeError, add_location
-from ..core.stream import is_random
 from .native_values import Change, NoRange, change_values
 from .value_op import NO_HALO, Epilogue, Facts, Halo, Params, ValueOp
 
@@ -29,11 +28,6 @@ class ValueStep(OpStep):
     """The volume of ``op.mask_key``, if any."""
     draws_from: str = ""
     """Name of a shared stream, so that both parts choose alike; empty for its own."""
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether parameters, or whether the op acts, differ between items by draws."""
-        return self.record is None and is_random(self.op.draw)
 
     def draw(self, generator: np.random.Generator, op: ValueOp) -> Params | None:
         """Return the parameters for an item, whose op is ``op``, or None if it does not act."""

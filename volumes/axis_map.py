@@ -7,6 +7,7 @@ place in the world of the stored index ``i``, and only its content moves.
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,8 +16,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import OutOfVolume
-from ..core.suggest import closest
+from ..core.errors import OutOfVolume, SampleError
+from ..core.suggest import closest, few_names
 from ..core.validate import as_channels, as_choice
 from ..storage.content import content_key
 from .header import ONE_TIME, Shape, Times
@@ -226,6 +227,12 @@ class AxisMap:
             raise ValueError(f"one volume has one fill value, got {sorted(fills)}")
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether it chooses or moves channels by their numbers."""
+        rules = (rule for rule in self.rules if rule.axis == 0)
+        return any(not all(isinstance(n, str) for n in rule.channels or (0,)) for rule in rules)
+
+    @property
     def has_mask(self) -> bool:
         """Whether ``open_volume()`` adds a mask of stored voxels."""
         return any(rule.policy == "mask" for rule in self.rules)
@@ -318,6 +325,29 @@ def find_channels(
         do += "" if near else ", or one of the names." if labels else "."
         raise OutOfVolume(f"{where} has no channel {channel!r}; {have}.", do=do)
     return tuple(numbers)
+
+
+def refuse_other_order(
+    name: str, names: Sequence[str], first_name: str, first: Sequence[str]
+) -> None:
+    """Raise ``SampleError`` if a volume has the channels of the first in another order.
+
+    Examples
+    --------
+    >>> refuse_other_order("b.tif", ("GFP", "DAPI"), "a.tif", ("DAPI", "Cy5"))
+    >>> refuse_other_order("b.tif", ("GFP", "DAPI"), "a.tif", ("DAPI", "GFP"))
+    Traceback (most recent call last):
+    voxpipe.core.errors.SampleError: channel-order: b.tif has GFP, DAPI, and a.tif has DAPI, GFP
+    """
+    if names == first or sorted(names) != sorted(first):
+        return
+    lists = [few_names(dict.fromkeys(one)) for one in (names, first)]
+    msg = f"channel-order: {name} has {lists[0]}, and {first_name} has {lists[1]}"
+    do = "Open each file with its channels in one order: Volume(path, channels=[1, 0])."
+    if all(first):
+        in_order = json.dumps([*dict.fromkeys(first)], ensure_ascii=False)
+        do = f"Choose one order by ⟦open_volume(channels={in_order})⟧."
+    raise SampleError(msg, do=do)
 
 
 def _rule(axis: str | int, policy: Any, fill: float, **rest: Any) -> AxisRule:

@@ -136,6 +136,13 @@ def _channels_of(header: Header) -> tuple[tuple[str, ...], Times]:
     return header.channel_names, header.times
 
 
+def names_below_numbers(source: Any) -> tuple[str, ...]:
+    """Return the names of all stored channels of a source that chooses some by number."""
+    if isinstance(source, AxisMappedSource) and source.axis_map.has_numbers:
+        return _header_of(source.source).channel_names
+    return ()
+
+
 def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
     """Return a header seen through the tables of the four axes."""
     sizes = zip(header.shape, tables, strict=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from ..core.settings import bytes_text
 from ..core.validate import validate_int
 from ..storage.in_flight import MOST_REQUESTS
 from ..storage.ranges import LOCAL_GAP, LOCAL_RUN, NETWORK_GAP, NETWORK_RUN, REMOTE_GAP, REMOTE_RUN
@@ -186,7 +187,7 @@ class AccessHint:
         parts = [f"tiles of {'x'.join(map(str, self.tile))}"] if self.tile else []
         parts += [f"at most {'x'.join(map(str, self.largest))}"] if self.largest else []
         parts += [] if self.depth is None else [f"{self.depth} patches ahead"]
-        parts += [] if self.cache_bytes is None else [f"{size_text(self.cache_bytes)} of chunks"]
+        parts += [] if self.cache_bytes is None else [f"{bytes_text(self.cache_bytes)} of chunks"]
         return ", ".join(parts)
 
 
@@ -320,22 +321,23 @@ class ReadScheme:
             once = ", each chunk once" if self.mode == "resident" else ""
             lines.append(
                 f"  reads {self.chunks:.3g} chunks per patch, {self.amplification:.3g} times the "
-                f"voxels needed{once}; ranges up to {size_text(self.gap)} apart are one, of at "
-                f"most {size_text(self.longest_run)}"
+                f"voxels needed{once}; ranges up to {bytes_text(self.gap)} apart are one, of at "
+                f"most {bytes_text(self.longest_run)}"
             )
             lines.append(
                 f"  needs {self.in_flight_requests} request(s) under way, "
-                f"{size_text(self.in_flight_bytes)}; keeps {size_text(self.cache_bytes)} of chunks "
-                "in each process"
+                f"{bytes_text(self.in_flight_bytes)}; keeps {bytes_text(self.cache_bytes)} of "
+                "chunks in each process"
             )
         if self.ahead_bytes:
             lines.append(
-                f"  fetches up to {size_text(self.ahead_bytes)} in each process for patches to come"
+                f"  fetches up to {bytes_text(self.ahead_bytes)} in each process for patches to "
+                "come"
             )
         if self.io:
             lines.append(f"  file access {self.io}")
-        terms = ", ".join(f"{term} {size_text(n)}" for term, n in self.memory.items() if n)
-        total = size_text(self.projected_bytes)
+        terms = ", ".join(f"{term} {bytes_text(n)}" for term, n in self.memory.items() if n)
+        total = bytes_text(self.projected_bytes)
         lines.append(f"  memory {total}" + (f": {terms}" if terms else ""))
         if not self.keeps_up:
             lines.append("  slower than wanted: decoding or fetching is expected to limit")
@@ -363,12 +365,3 @@ _WORDS: Mapping[str, str] = {
     "resident": "resident: each process decodes a chunk once and keeps it while it is needed",
     "direct": "direct: the chunks of each patch are decoded for it",
 }
-
-
-def size_text(count: int) -> str:
-    """Return bytes in a unit that fits."""
-    number, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while number >= 1000 and len(units) > 1:
-        number /= 1024
-        units.pop(0)
-    return f"{number:.3g} {units[0]}"

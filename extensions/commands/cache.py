@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...core.errors import AccessDenied, VolumeNotFound
-from ...core.settings import size_of_text
+from ...core.settings import bytes_text, size_of_text
 from ...core.suggest import path_hint
 from ...storage.disk_cache import RESULTS, cache_budget, cache_directory, remove_file
-from ...volumes.scheme import size_text
 from .printing import print_json, print_table
 from .targets import refuse_denied
 
@@ -82,10 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(document)
         return 0
     if limit is not None:
-        print(f"{count} entries removed, {size_text(removed_bytes)}")
-    print(f"{folder}: {size_text(document['bytes'])} of at most {size_text(cache_budget())}")
+        print(f"{count} entries removed, {bytes_text(removed_bytes)}")
+    print(f"{folder}: {bytes_text(document['bytes'])} of at most {bytes_text(cache_budget())}")
     if rows:
-        cells = [(r["kind"], r["entries"], size_text(r["bytes"]), r["last_use"]) for r in rows]
+        cells = [(r["kind"], r["entries"], bytes_text(r["bytes"]), r["last_use"]) for r in rows]
         print_table(("kind", "entries", "bytes", "last use"), cells)
     return 0
 

@@ -25,16 +25,26 @@ class Origin(Enum):
     USER_CHAIN = _OF_VOLUME | {"labels", "patch"}
 
 
-# Arguments of ``Volume`` and ``open_volume()``, which are not of a format.
-_OF_VOLUMES = {"affine", "axis_map", "channels", "follow", "io", "keys", "kind", "override"}
-_OF_VOLUMES |= {"policies", "reader"}
+# Arguments that have an option of their own.
+_OWN_OPTIONS = {"labels", "storage_options"}
 
 
 def reader_options() -> set[str]:
-    """Return the names that ``--reader`` takes, of all formats and of ``open_volume()``."""
+    """Return the names that ``--reader`` takes: of all formats, ``Volume`` and ``open_volume()``.
+
+    Examples
+    --------
+    >>> {"level", "channels", "affine"} <= reader_options(), "labels" in reader_options()
+    (True, False)
+    """
+    from ...datapipes.open_volume import OpenVolume
+    from ...volumes import Volume
     from ...volumes.registry import all_formats
 
-    return _OF_VOLUMES.union(*(each.options for each in all_formats()))
+    names = set[str]().union(*(each.options for each in all_formats()))
+    for function in (Volume.__init__, OpenVolume.__init__):
+        names |= {*(function.__kwdefaults__ or ())}
+    return names - _OWN_OPTIONS
 
 
 def is_name_of_object(text: str) -> bool:

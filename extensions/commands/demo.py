@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import UsageError
-from ...volumes.scheme import size_text
+from ...core.settings import bytes_text
 from .printing import print_json
 
 _SIZE = (96, 96, 64)  # voxels of a scan: made and compressed in a fraction of a second
@@ -114,7 +114,7 @@ def make_scans(folder: Path) -> str:
         for name, array in (("ct.nii.gz", scan), ("seg.nii.gz", label)):
             nibabel.save(nibabel.Nifti1Image(array, np.diag([1.0, 1.0, 1.5, 1.0])), place / name)
             total += array.nbytes
-    return f"{_CASES} scans and labels in {folder}, {size_text(total)} of voxels"
+    return f"{_CASES} scans and labels in {folder}, {bytes_text(total)} of voxels"
 
 
 def _batches_of(chain: Callable[[], Any], workers: int) -> tuple[list[Any], float]:

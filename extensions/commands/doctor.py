@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from ...core.errors import BadSetting
-from ...volumes.scheme import size_text
+from ...core.settings import bytes_text
 from .printing import print_json, print_table
 
 _REQUIREMENTS = ("torch", "numpy", "zarr", "numcodecs", "nibabel", "fsspec", "s3fs", "obstore")
@@ -140,7 +140,7 @@ def _machine() -> list[_Fact]:
     limit = "no quota" if math.isinf(quota) else f"a quota of {quota:g}"
     facts = [_Fact("cores", f"{usable_cores()} usable of {count}, {limit}")]
     memory = usable_memory()
-    facts.append(_Fact("memory", size_text(memory) if memory else "unknown"))
+    facts.append(_Fact("memory", bytes_text(memory) if memory else "unknown"))
     facts.append(_shared_memory())
     facts += _limits()
     return facts
@@ -150,7 +150,7 @@ def _shared_memory() -> _Fact:
     if not os.path.isdir("/dev/shm"):
         return _Fact("/dev/shm", "missing: batches of workers are copied", "lacks")
     usage = shutil.disk_usage("/dev/shm")
-    value = f"{size_text(usage.free)} free of {size_text(usage.total)}"
+    value = f"{bytes_text(usage.free)} free of {bytes_text(usage.total)}"
     if usage.free >= _LEAST_MEMORY:
         return _Fact("/dev/shm", value)
     fix = "docker run --shm-size=8g ...   (or: mount -o remount,size=8G /dev/shm)"

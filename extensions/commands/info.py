@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import UsageError, VoxpipeError
+from ...core.settings import bytes_text
 from ...spatial.ops.axis_op import orientation_of
-from ...volumes.scheme import size_text
 from ..pictures.planes import format_of, stores_spacing
 from .cures import reword
 from .options import positive
 from .printing import one_line, print_facts, print_json, print_table, remark, warnings_as_remarks
-from .stored_facts import codec_of, levels_of, reader_of, stored_bytes
+from .stored_facts import codec_of, levels_of, part_of, reader_of, stored_bytes
 from .targets import Target, add_target
 
 
@@ -89,6 +89,7 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
     facts = {
         "path": volume.name,
         "format": form or "memory",
+        "part": part_of(volume),
         "shape": list(volume.shape),
         "axes": "CIJK",
         "names_axes": volume.names_axes,
@@ -111,7 +112,7 @@ def facts_of(volume: Any, patch: int, *, with_scheme: bool = True) -> dict[str, 
         "levels": levels_of(volume, form),
         "codec": codec_of(volume, form),
         "voxel_bytes": math.prod(volume.shape) * itemsize,
-        "stored_bytes": stored_bytes(volume),
+        "stored_bytes": stored_bytes(volume, form),
         "reader": reader_of(volume, form),
     }
     return facts | _cost_of(volume, patch) if with_scheme else facts
@@ -141,11 +142,11 @@ def _words_of(facts: dict[str, Any]) -> dict[str, str]:
     note = "" if facts["names_axes"] else " (the file does not name its axes)"
     has_scale = (facts["slope"], facts["intercept"]) != (1.0, 0.0)
     scale = f", read as {facts['dtype']} = stored * {facts['slope']:g} + {facts['intercept']:g}"
-    levels, voxels = facts["levels"], size_text(facts["voxel_bytes"])
+    levels, voxels = facts["levels"], bytes_text(facts["voxel_bytes"])
     channels = f" ({one_line(', '.join(facts['channel_names']))})" if facts["channel_names"] else ""
     words = {
         "path": one_line(facts["path"]),
-        "format": facts["format"],
+        "format": ", ".join([facts["format"], *(f"{k} {v}" for k, v in facts["part"].items())]),
         "shape": f"{_times(facts['shape'])} (C, I, J, K)",
         "channels": f"{facts['channels']}{channels}",
         "axes": f"{axes}{note}",
@@ -163,10 +164,10 @@ def _words_of(facts: dict[str, Any]) -> dict[str, str]:
         words["time points"] = f"{facts['times']}, as channels"
     if not facts["shards"]:
         del words["shards"]
-    read = f", decodes {size_text(facts['read_bytes'])}" if "read_bytes" in facts else ""
+    read = f", decodes {bytes_text(facts['read_bytes'])}" if "read_bytes" in facts else ""
     if facts.get("patch_chunks"):
         read += f" in {facts['patch_chunks']:.3g} chunks"
-    words[f"a patch of {_times(facts['patch'])}"] = f"{size_text(facts['patch_bytes'])}{read}"
+    words[f"a patch of {_times(facts['patch'])}"] = f"{bytes_text(facts['patch_bytes'])}{read}"
     words["scheme"] = facts["scheme"] or "not negotiated"
     return words
 
@@ -196,4 +197,4 @@ def _times(sizes: Any) -> str:
 
 
 def _size(count: int | None) -> str:
-    return "unknown" if count is None else size_text(count)
+    return "unknown" if count is None else bytes_text(count)

@@ -53,13 +53,21 @@ def reader_of(volume: Any, form: str) -> str:
     return f"{kind.__module__}.{kind.__qualname__}" + (f", by {library}" if library else "")
 
 
-def stored_bytes(volume: Any) -> int | None:
+def part_of(volume: Any) -> dict[str, Any]:
+    """Return the label group and the time point that a volume is of a file; empty for all of it."""
+    source = volume.located_source
+    options = {} if source is None else source.options.reader_kwargs
+    return {name: options[name] for name in ("label", "time") if options.get(name) is not None}
+
+
+def stored_bytes(volume: Any, form: str) -> int | None:
     """Return the bytes of the files of a volume; None in memory, and for several files at a URL."""
     source = volume.located_source
     if source is None:
         return None
     files = getattr(_backend_of(volume), "files", ())
-    if not source.path and len(files) > 1:
+    # The place of a zarr at a URL is a folder, for which a server may send a listing.
+    if not source.path and (len(files) > 1 or form == "zarr"):
         return None
     if not source.path:
         with suppress(Exception), _file_of(source) as file:
@@ -87,16 +95,17 @@ def levels_of(volume: Any, form: str) -> int:
     if form == "tiff" and source is not None:
         import tifffile
 
+        options = source.options.reader_kwargs
         with _file_of(source) as stream, tifffile.TiffFile(stream) as file:
-            series = source.options.reader_kwargs.get("series") or 0
-            return len(file.series[series].levels)
+            series = file.series[options.get("series") or 0]
+            return len(series.levels) - (options.get("level") or 0)
     return 1 + levels
 
 
 def codec_of(volume: Any, form: str) -> str:
     """Return the compression of stored voxels; ``"none"`` without, empty if unknown."""
     backend, source = _backend_of(volume), volume.located_source
-    if form.startswith(("zarr", "ome-part")):
+    if form.startswith("zarr"):
         return _codec_of_zarr(backend)
     if source is None:
         return "none"

@@ -125,6 +125,12 @@ def _without_view(request: BackendRequest, options: Mapping[str, Any]) -> Backen
     return BackendRequest(**{**vars(request), "reader_kwargs": options})
 
 
+def request_of_file(request: BackendRequest) -> BackendRequest:
+    """Return the request for the whole image, of which another request is for a part."""
+    rest = {name: one for name, one in request.reader_kwargs.items() if name not in _PARTS}
+    return _without_view(request, rest)
+
+
 def _at_label(request: BackendRequest, name: str, label: Any) -> BackendRequest:
     """Return the request for a label group of the image of a request."""
     if not isinstance(label, str):
@@ -162,7 +168,7 @@ def at_time(backend: Backend, time: Any, name: str) -> Backend:
 
 def _is_view(request: BackendRequest) -> bool:
     """Whether a request is for a part of an image: a label group or a time point."""
-    if not request.reader_kwargs.keys() & {"label", "time"}:
+    if not request.reader_kwargs.keys() & _PARTS:
         return False
     if request.zarr_store is not None:
         return True
@@ -175,5 +181,6 @@ def _is_view(request: BackendRequest) -> bool:
     return name.endswith((*SUFFIXES, *HDF5.suffixes)) or ".zarr" in name
 
 
+_PARTS = {"label", "time"}
 _OPTIONS = ("label", "time", "level", "axes", "series", "dataset")
 FORMATS = Format("ome-part", (), open_view, _OPTIONS, matches=_is_view, rank=-2)

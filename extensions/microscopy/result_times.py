@@ -23,7 +23,7 @@ from ...storage.location import is_url
 from ...volumes import Volume
 from ...volumes.conversion.convert import create_arrays, publish
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
-from ...volumes.conversion.destination import check_destination, destination_of, hold
+from ...volumes.conversion.destination import Destination, check_destination, destination_of, hold
 from ...volumes.conversion.ome_group import levels_at, list_label, refuse_no_image
 from ...volumes.conversion.volume_file import refuse_unwritable
 from ...volumes.header import Times
@@ -43,6 +43,8 @@ class Place:
     """Step between the time points of the image, with its unit."""
     parts: str
     """Folder of the groups of single times."""
+    target: Destination
+    """The destination, whose lock the first rank holds: a lease at a URL has one owner."""
     times: dict[str, int] = field(default_factory=dict)
     """Time of each case."""
 
@@ -62,10 +64,9 @@ class Place:
             return {}
         first = next(iter(mine.values()))
         plan = self._plan(first)
-        target = destination_of(self.path, options)
         key = content_key(self.path, tuple(volume.token for volume in mine.values()))
-        target.finished_shards(key)
-        array = create_arrays(plan, target)
+        self.target.finished_shards(key)
+        array = create_arrays(plan, self.target)
         for case, volume in mine.items():
             for _, region in plan.regions():
                 voxels = volume.read(region).array.transpose(0, 3, 2, 1)
@@ -73,7 +74,7 @@ class Place:
                 place = (self.times[case], *plan.index(region)[1:])
                 array[place] = np.ascontiguousarray(voxels, plan.dtype)
         how = {"overwrite": overwrite, "is_label": first.kind == "label"}
-        publish(array, plan, target, key, **how)
+        publish(array, plan, self.target, key, **how)
         list_label(self.path, options)
         shutil.rmtree(self.parts, ignore_errors=True)
         own: dict[str, Any] = {"kind": first.kind}
@@ -127,11 +128,11 @@ class JointTimes:
             _, image, _, sizes, step = mine[0]
             if any(other[1] != image for other in mine) or refuse_unwritable(path):
                 refuse_shared(path)
-            self._joint[path] = Place(path, sizes, step, _parts(path, stack))
+            target = destination_of(path, options)
+            self._joint[path] = Place(path, sizes, step, _parts(path, stack), target)
             self._joint[path].times.update((name, time) for name, _, time, *_ in mine)
             if is_first:
                 refuse_no_image(path, options)
-                target = destination_of(path, options)
                 stack.enter_context(hold(target, path))
                 if check_destination(target, overwrite=overwrite):
                     target.make_way()

@@ -11,6 +11,7 @@ import numpy as np
 from ...core import META, Sample
 from ...core.errors import is_of_user
 from ...core.sample import to_jsonable
+from ...core.settings import bytes_text
 from ...core.suggest import few_names
 from ...datapipes import DataPipe
 from ...datapipes.cost import explain_cost
@@ -21,7 +22,6 @@ from ...spatial.lazy.patch_report import asks_voxels, describe_patch, sources_of
 from ...spatial.ops.axis_op import orientation_of
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import coarser_levels, has_statistics
-from ...volumes.scheme import size_text
 from .planes import (
     LOCAL_BYTES,
     axis_names,
@@ -89,7 +89,7 @@ def _facts_of_header(volume: Volume) -> Iterator[tuple[str, str]]:
         origin = ", ".join(f"{v:.4g}" for v in affine[:3, 3])
         yield "axes", f"{orientation_of(affine)}, first voxel at {origin} mm"
     size = math.prod(header.shape) * header.disk_dtype.itemsize
-    yield "voxels", f"{size_text(size)} without compression"
+    yield "voxels", f"{bytes_text(size)} without compression"
 
 
 def _facts_of_place(volume: Volume) -> Iterator[tuple[str, str]]:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from ...core import Affine, Region
 from ...core.grid import PLAIN, XYZ, numbers_of_axes
+from ...core.settings import bytes_text
 from ...spatial.ops import axis_op
 from ...volumes import Volume
 from ...volumes.catalog.whole_pass import at_level, coarser_levels
 from ...volumes.formats.chunked_backend import PIXEL
 from ...volumes.registry import matching_entry
-from ...volumes.scheme import size_text
 
 REPR_SIDE = 256
 """Voxels along the longest side of the level that a notebook's table shows."""
@@ -41,7 +41,7 @@ class TooManyBytes(Exception):
     """The planes of a volume need more bytes than a table may read."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"the planes need {size_text(size)}")
+        super().__init__(f"the planes need {bytes_text(size)}")
         self.size = size
 
 
@@ -156,7 +156,7 @@ def has_pixels(volume: Volume) -> bool:
 
 
 def format_of(volume: Any) -> str:
-    """Return the name of the format that reads a volume; empty for voxels in memory."""
+    """Return the name of the format of a volume's file; empty for voxels in memory."""
     source = volume.located_source
     if source is None:
         return ""
@@ -168,6 +168,10 @@ def format_of(volume: Any) -> str:
     if isinstance(request.reader, str):
         return str(request.reader)
     entry = matching_entry(request)
+    if entry is not None and entry.name == "ome-part":
+        from ..microscopy.ome_view import request_of_file
+
+        entry = matching_entry(request_of_file(request))
     return "" if entry is None else entry.name
 
 

@@ -159,8 +159,8 @@ def _augmenting(patch: LazyPatch) -> Iterator[str]:
         for step in one.pending.steps:
             if not places(step.op) and step.is_drawn():
                 yield step.stream_name
-        yield from (step.stream_name for step in one.values if step.is_drawn)
-    yield from (step.stream_name for step in patch.values if step.is_drawn)
+        yield from (step.stream_name for step in one.values if step.is_drawn())
+    yield from (step.stream_name for step in patch.values if step.is_drawn())
 
 
 def figure_of_pairs(pairs: Sequence[Pair], title: str = "") -> Any:

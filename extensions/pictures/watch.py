@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 
 from ...core.memory import resident_bytes
 from ...core.progress import DRAWING, in_notebook
+from ...core.settings import bytes_text
 from ...core.validate import is_number
-from ...volumes.scheme import size_text
 from .html import box, table
 
 EVERY_SECONDS = 1.0
@@ -272,14 +272,14 @@ class Watch:
         errors = {k.rpartition("/")[2]: v for k, v in figures.items() if k.count("/") == 2}
         failures = ", ".join(f"{count:g} {name}" for name, count in errors.items()) or "none"
         own, others = memory_bytes()
-        workers = f", {size_text(others)} in workers" if others else ""
+        workers = f", {bytes_text(others)} in workers" if others else ""
         return [
             ("progress", progress),
             ("rate", f"{rate:.3g} batches/s"),
             ("waiting", f"{share:.0%} of the time{longest}{step_text}"),
             ("limit", limit),
             ("failures", failures),
-            ("memory", f"{size_text(own)} here{workers}"),
+            ("memory", f"{bytes_text(own)} here{workers}"),
         ]
 
     def __str__(self) -> str:

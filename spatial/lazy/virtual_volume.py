@@ -405,7 +405,7 @@ def _key_of(patch: Any, flags: tuple[bool, ...], at_open: bool) -> str:
             _digest_of_step(step),
             json.dumps(params),
             # The key counts only if a step draws by it or has it in its parameters.
-            step.key if step.is_drawn or '"key"' in json.dumps(params) else "",
+            step.key if step.is_drawn() or '"key"' in json.dumps(params) else "",
             "" if step.mask is None else content(step.mask),
         )
         for step, params in patch.acting
@@ -448,7 +448,7 @@ def _digest_draws(patch: Any) -> Iterator[Any]:
         if step.is_drawn(step_plan):
             yield step
         plan = step.apply(plan, pending.draws[step.stream_name])
-    yield from (step for step in patch.values if step.is_drawn)
+    yield from (step for step in patch.values if step.is_drawn())
 
 
 def _content_of(volume: Volume, at_open: bool) -> str:

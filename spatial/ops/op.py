@@ -17,7 +17,6 @@ import numpy as np
 from ...core import Grid
 from ...core.draws import ChosenOps, OpStep, check_record
 from ...core.errors import PatchSizeError, SampleError
-from ...core.stream import is_random
 from ...core.suggest import numbers_of
 from ...core.validate import ParameterRange, as_probability, entries_of, is_integer, parse_range
 from ..plans.matrices import flat_axes
@@ -87,12 +86,9 @@ class Step(OpStep):
         return self.record is None and getattr(self.op, "looks_at_stored", False)
 
     def is_drawn(self, plan: SpatialPlan | None = None) -> bool:
-        """Whether parameters, or whether the op acts, differ between items by draws."""
-        # Without a plan, ops that depend on voxels or sizes count as not drawn.
-        if self.record is not None:
-            return False
+        """Whether draws differ between items; an op that needs a plan counts as not drawn."""
         try:
-            return is_random(lambda generator: self.op.draw(generator, plan or _ANY_PLAN))
+            return super().is_drawn(plan or _ANY_PLAN)
         except Exception:  # a user's op may fail here: it is tried again with an item's plan
             if plan is not None:
                 raise

@@ -3,6 +3,7 @@ import pickle
 import pytest
 
 from voxpipe.core import Sample
+from voxpipe.core.errors import LikelyMistake
 
 
 def test_a_new_sample_for_every_change():
@@ -41,3 +42,30 @@ def test_pickles():
 
     assert there.provenance() == sample.provenance()
     assert dict(there) == {"image": 1}
+
+
+def test_get_of_an_attribute_warns():
+    """It returns the default, as of every dict; the warning has the words of the ``KeyError``."""
+    sample = Sample({"image": 1}, case="a", epoch=2)
+
+    for name, words in (
+        ("case", "sample.case"),
+        ("epoch", "sample.epoch"),
+        ("seed", "sample.seed"),
+    ):
+        with pytest.warns(LikelyMistake, match=words) as found:
+            assert sample.get(name, "other") == "other"
+        assert len(found) == 1
+        assert found[0].filename == __file__
+        with pytest.raises(KeyError, match=words):
+            sample[name]
+    assert Sample({"case": 5}).get("case") == 5
+
+
+@pytest.mark.parametrize("key", ["image", "mask", "meta", "affine", ("a", 1), 3, None])
+def test_get_of_other_keys_is_that_of_a_dict(key):
+    """With a value, with a default and without one."""
+    sample = Sample({"image": 1})
+
+    assert sample.get(key) == dict(sample).get(key)
+    assert sample.get(key, 7) == dict(sample).get(key, 7)

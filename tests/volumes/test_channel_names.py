@@ -193,6 +193,6 @@ def test_check_finds_channels_in_another_order(tmp_path):
 
     assert bad.name.endswith("c.ome.tif")
     assert "has mCherry, GFP, DAPI, and " in bad.reason
-    assert "channels=['DAPI', 'GFP', 'mCherry']" in bad.reason
+    assert 'channels=["DAPI", "GFP", "mCherry"]' in bad.reason
     chosen = vp.from_cases(cases.parent.cases).open_volume(affine=np.eye(4), channels=DYES)
     assert {sample["image"].volume.channel_names for sample in chosen} == {DYES}

@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.call_site import warn
 from ...core.convert_dtype import convert_dtype
-from ...core.errors import SampleError, VolumeError
+from ...core.errors import LikelyMistake, SampleError, VolumeError
 from ...core.sample import parse_json
 from ...storage.file_reader import LocalRanges
 from ...storage.location import file_system, is_url, public_name, remote_errors
 from ...storage.remote import open_remote
 from ..formats.zarr_nodes import levels_of
-from ..header import Header, Triple
+from ..header import Header, Triple, affine_matrix
 from .convert_plan import ConvertPlan, spacing_of
 
 _LABEL_GROUP = re.compile(r"(.+\.zarr(?:/[^/]+)*)/labels/([^/]+)/?", re.IGNORECASE)
@@ -36,6 +37,8 @@ _SMALL = 256
 _MOST_LEVELS = 16
 # An axis is halved up to this many times the smallest distance between voxels.
 _EVEN = 1.5
+# Largest part of a direction along a second axis of the world: half a voxel in 500.
+_STRAIGHT = 1e-3
 
 
 def image_above(place: str) -> tuple[str, str] | None:
@@ -55,7 +58,9 @@ def levels_at(place: str, header: Header, levels: int | None) -> tuple[Triple, .
 
     Without a number: those of ``.ome.zarr`` and of label groups end at 256 voxels; other names
     have one level. Labels of a local image with levels get these, from the one of their shape on.
+    A rotated or sheared image causes a warning, because viewers ignore its directions.
     """
+    _check_directions(place, header)
     if levels is not None and not (
         isinstance(levels, int) and not isinstance(levels, bool) and 1 <= levels <= _MOST_LEVELS
     ):
@@ -77,6 +82,38 @@ def levels_at(place: str, header: Header, levels: int | None) -> tuple[Triple, .
         factors = np.where(steps <= _EVEN * steps.min(), factors * 2, factors)
         result.append((int(factors[0]), int(factors[1]), int(factors[2])))
     return tuple(result)
+
+
+def is_oblique(header: Header) -> bool:
+    """Whether an axis of voxels has the direction of no axis of the world.
+
+    Examples
+    --------
+    >>> turned = [[0.0, 2.0, 0.5], [-1.0, 0.0, 0.0], [0.0, 0.0, 3.0]]
+    >>> affine = np.eye(4)
+    >>> affine[:3, :3] = turned
+    >>> is_oblique(Header.of((1, 2, 2, 2), np.dtype("u1"), affine))
+    True
+    """
+    matrix = np.abs(affine_matrix(header.affine)[:3, :3])
+    _, others, largest = np.sort(matrix, axis=0)
+    return bool((others > _STRAIGHT * largest).any())
+
+
+def _check_directions(place: str, header: Header) -> None:
+    """Warn that OME-Zarr has no rotation; refuse it where voxpipe stores no affine either."""
+    is_ome = place.rstrip("/").lower().endswith(_SUFFIX) or image_above(place) is not None
+    if not is_ome or not is_oblique(header):
+        return
+    what = f"{public_name(place)} has rotated or sheared axes, and OME-Zarr stores none"
+    if is_zarr2(place):
+        do = "Give the labels the affine of their image, or write .nii.gz."
+        raise VolumeError(f"{what} for labels of version 0.4.", do=do)
+    text = (
+        f"rotation: {what}\n  voxpipe reads the affine from the NIfTI header in the group. Other "
+        "programs show the voxels without rotation and origin.\n  Write .nii.gz for these programs."
+    )
+    warn(text, LikelyMistake)
 
 
 def _levels_above(place: str, header: Header) -> tuple[Triple, ...] | None:

@@ -33,7 +33,7 @@ from ..header import Header, affine_entries, affine_matrix
 from ..volume import Volume
 from .convert_plan import SCANNER, set_voxels, spacing_of
 from .convert_plan import file_dtype as file_dtype
-from .ome_group import image_above
+from .ome_group import image_above, is_oblique
 
 SUFFIXES = (".nii.gz", ".nii", ".nrrd", ".mha")
 """Suffixes of files with one header in front of bare voxels."""
@@ -72,7 +72,8 @@ class Writer(Protocol):
 
         With ``is_label`` coarser levels keep voxels, and do not average them. The first 4096 bytes
         hold ``"voxpipe "`` and the word ``mark``, unless it is empty. ``levels`` is the number of
-        resolutions. None is the default of the format.
+        resolutions. None is the default of the format. A function with the attribute
+        ``keeps_rotation = False`` is not called for volumes with rotated or sheared axes.
         """
 
 
@@ -267,6 +268,13 @@ class VolumeFile:
         self.path, self._copy = path, copy or copy_turned
         self._suffix = suffix_of(path.name)
         self._writer, self._mark, self._levels = writer_of(path.name), mark, levels
+        if not getattr(self._writer, "keeps_rotation", True) and is_oblique(header):
+            msg = f"{path} has rotated or sheared axes, and {self._suffix} stores only their scale."
+            do = (
+                "Write .nii.gz or .ome.zarr. For voxels without a place, give "
+                "⟦affine=numpy.diag([x, y, z, 1])⟧."
+            )
+            raise UnknownFormat(msg, do=do)
         fields = _fields_like(like, header) if "nii" in self._suffix else None
         head = b"" if self._writer is not None else _HEADS[self._suffix](header, fields, mark)
         self._head = head

@@ -1,6 +1,8 @@
 """Errors in words of the command line, and options that no format has."""
 
 import ast
+import contextlib
+import io
 import json
 import pickle
 import re
@@ -72,7 +74,26 @@ def test_names_of_files_are_no_arguments(name, tmp_path, capsys):
     assert path in capsys.readouterr().err
 
 
-COMMANDS = ("bench", "check", "convert", "explain", "graph", "index", "info", "predict", "split")
+def parsed(command):
+    """Return the parsed arguments of a command, with as many places as it needs."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            return parser().parse_known_args([command, "a"])[0]
+        except SystemExit:
+            return parser().parse_known_args([command, "a", "b"])[0]
+
+
+# All that open volumes: they keep their actions for cures.
+COMMANDS = [name for name in sorted(parser().points) if hasattr(parsed(name), "actions")]
+
+
+def test_commands_that_open_volumes_have_their_options():
+    """Each takes ``--reader`` and ``--storage-options``."""
+    assert {"convert", "info", "preview", "replay"} <= {*COMMANDS}
+    for command in COMMANDS:
+        assert {"reader", "storage_options"} <= {one.dest for one in parsed(command).actions}
+
+
 # Functions of which no command has the arguments: pipes, and functions for Python alone.
 OTHERS = ("extensions/bridges", "extensions/commands", "extensions/recipes", "extensions/torchdata")
 OTHERS += ("extensions/cluster", "extensions/microscopy/from_ome.py", "volumes/conversion/save.py")
@@ -85,8 +106,7 @@ def options_of_commands():
     """Return the names of the arguments of Python for which commands have options."""
     names = reader_options()
     for command in COMMANDS:
-        rest = ["a", "b"] if command in ("convert", "predict") else ["a"]
-        for action in parser().parse_known_args([command, *rest])[0].actions:
+        for action in parsed(command).actions:
             names |= {action.dest} if action.option_strings else set()
     return names - OF_PIPES
 
@@ -131,8 +151,7 @@ def test_every_cure_names_arguments_as_data():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_named_in_place_of_its_argument(command):
     """A flag with the value that it sets, any other option without one."""
-    line = [command, "a", "b"] if command in ("convert", "predict") else [command, "a"]
-    arguments, _ = parser().parse_known_args(line)
+    arguments = parsed(command)
     for action in arguments.actions:
         if action.option_strings and action.dest not in ("help", "reader"):
             value = action.const if action.nargs == 0 else None

@@ -1,7 +1,11 @@
 """Facts of ``voxpipe info``: chunks of a patch against zarr-python, and words of spacings."""
 
 import json
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
+import fsspec
 import nibabel
 import numpy as np
 import pytest
@@ -86,3 +90,70 @@ def test_a_given_affine_is_a_spacing(capsys):
     matrix = json.dumps(np.eye(4).tolist())
     assert main(["info", "a.npy", "--reader", f"affine={matrix}"]) == 0
     assert "not given" not in capsys.readouterr().out
+
+
+PLANES = np.random.default_rng(0).integers(0, 999, (2, 6, 40, 48)).astype("u2")
+
+
+def facts_of(capsys, *line):
+    """Return the facts that ``info`` prints as JSON."""
+    assert main(["info", *map(str, line), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def movies(tmp_path, started_clients):
+    """Write movies of two times in two levels, one with labels, and serve them."""
+    for name in ("a.ome.zarr", "a.ome.tif"):
+        vp.save(name, PLANES, axes="tzyx", levels=2)
+    labels = (PLANES > 500).astype("u1")
+    vp.save("a.ome.zarr/labels/nuclei", labels, axes="tzyx", like="a.ome.zarr", levels=2)
+    memory = fsspec.filesystem("memory")
+    memory.put(str(tmp_path), "/info-of-movies", recursive=True)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield ["memory://info-of-movies", f"http://127.0.0.1:{server.server_port}"]
+        server.shutdown()
+        thread.join()
+    memory.rm("/info-of-movies", recursive=True)
+
+
+PARTS = [
+    ([], "", {}),
+    (["--reader", "time=0"], ", time 0", {"time": 0}),
+    (["--reader", "label=nuclei"], ", label nuclei", {"label": "nuclei"}),
+    (
+        ["--reader", "label=nuclei", "--reader", "time=1"],
+        ", label nuclei, time 1",
+        {"label": "nuclei", "time": 1},
+    ),
+    (["--reader", "time=0", "--reader", "level=1"], ", time 0", {"time": 0}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:times-and-channels")
+@pytest.mark.parametrize(
+    ("name", "options", "words", "part"),
+    # A TIFF has no label groups.
+    [("a.ome.zarr", *one) for one in PARTS]
+    + [("a.ome.tif", *one) for one in PARTS if "label" not in one[2]],
+)
+def test_a_part_of_an_image_has_the_format_of_its_file(name, options, words, part, movies, capsys):
+    """With its levels and codec; at a URL as on a disk."""
+    local = facts_of(capsys, name, *options)
+    main(["info", name, *options])
+    text = capsys.readouterr().out
+
+    form = name.rpartition(".")[2].replace("tif", "tiff")
+    assert (local["format"], local["part"]) == (form, part)
+    assert f"{form}{words}\n" in text
+    assert local["codec"]
+    assert local["levels"] == 2 - ("level=1" in options)
+    for root in movies[: 2 if name.endswith("zarr") else 1]:
+        there = facts_of(capsys, f"{root}/{name}", *options)
+        for fact in ("format", "part", "levels", "codec", "shape", "chunks", "dtype", "spacing_mm"):
+            assert there[fact] == local[fact]
+        bytes_there = None if name.endswith("zarr") else local["stored_bytes"]
+        assert there["stored_bytes"] == bytes_there

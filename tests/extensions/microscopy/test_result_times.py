@@ -2,6 +2,7 @@
 
 import sys
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -108,3 +109,27 @@ def test_the_command_writes_one_group_of_all_times(image, tmp_path, monkeypatch,
     written = zarr.open_array(f"{image}/labels/command/0", mode="r")
     np.testing.assert_array_equal(written[...], VOXELS[:, :1] > 50)
     assert "from_ome()" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_times_are_joined_in_a_bucket(tmp_path, zarr_format):
+    """By the process that holds the lease; labels of both versions are read at the URL."""
+    labels = {"old": (VOXELS[:, 0] // 2, "tzyx")}
+    write_image(tmp_path / "b.zarr", VOXELS, "tczyx", zarr_format, labels)
+    root = f"memory://joined-times-{zarr_format}"
+    fsspec.core.url_to_fs(root)[0].put(str(tmp_path), root.removeprefix("memory:/"), recursive=True)
+    url = f"{root}/b.zarr"
+    place = f"{url}/labels/bright" if zarr_format == 3 else f"{root}/bright.ome.zarr"
+    cases = vp.from_ome(url, label="old").open_volume()
+
+    for sample in cases:
+        old = sample["label"].realize()[0].T
+        np.testing.assert_array_equal(old, VOXELS[sample["ome"]["time"], 0] // 2)
+    results = vp.predict(bright, cases, place, key="image", **WINDOW)
+
+    for time in range(3):
+        found = results[f"b t{time}"].numpy()[0].T
+        np.testing.assert_array_equal(found, VOXELS[time, 0] > 50)
+    with pytest.raises(DestinationExists):
+        vp.predict(bright, cases, place, key="image", **WINDOW)
+    vp.predict(bright, cases, place, key="image", overwrite=True, **WINDOW)

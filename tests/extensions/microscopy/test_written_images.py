@@ -12,6 +12,7 @@ import voxpipe as vp
 from voxpipe.core.errors import (
     BadHeader,
     DestinationExists,
+    LikelyMistake,
     SampleError,
     UnknownFormat,
     VolumeError,
@@ -518,3 +519,62 @@ def test_formats_without_time_refuse_several_times(tmp_path):
 
     with pytest.raises(UnknownFormat, match=r"(?s)3 time points.*time=0"):
         vp.save(tmp_path / "new.nii.gz", volume)
+
+
+def turned(angle, steps=(0.5, 0.5, 2.0), shear=0.0):
+    """Return an affine that turns x towards y by degrees, with an origin."""
+    c, s = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+    affine = np.eye(4)
+    affine[:3, :3] = np.array([[c, -s, shear], [s, c, 0], [0, 0, 1]]) * steps
+    affine[:3, 3] = 5, 6, 7
+    return affine
+
+
+@pytest.mark.parametrize("affine", [turned(10), turned(0.2), turned(90, shear=0.1)])
+def test_rotations_are_not_lost_without_a_word(tmp_path, affine):
+    """OME-Zarr keeps them for voxpipe, with a warning; OME-TIFF and 0.4 refuse them."""
+    array = np.arange(4 * 5 * 6, dtype=np.uint8).reshape(4, 5, 6)
+    volume = vp.Volume(array, affine=affine)
+    old = write_image(tmp_path / "old.zarr", array.T, "zyx", 2)
+    both = torch.nn.Conv3d(1, 2, 1)
+
+    for n, write in enumerate(
+        [
+            lambda place: vp.save(place, array, affine=affine),
+            lambda place: vp.convert(volume, place),
+            lambda place: vp.predict(both, volume, place, patch=8, progress=False),
+        ]
+    ):
+        with pytest.warns(LikelyMistake, match="rotation: .* has rotated or sheared axes") as found:
+            write(tmp_path / f"{n}.ome.zarr")
+        assert len(found) == 1
+        np.testing.assert_allclose(vp.Volume(tmp_path / f"{n}.ome.zarr").affine, affine)
+        (step,) = zarr.open_group(tmp_path / f"{n}.ome.zarr").attrs["ome"]["multiscales"][0][
+            "datasets"
+        ][0]["coordinateTransformations"]
+        np.testing.assert_allclose(step["scale"][-3:], np.linalg.norm(affine[:3, :3], axis=0)[::-1])
+        with pytest.warns(LikelyMistake, match="labels/one has rotated"):
+            write(tmp_path / f"{n}.ome.zarr/labels/one")
+        for place in (tmp_path / f"{n}.ome.tif", f"{old}/labels/one"):
+            with pytest.raises(VolumeError, match="has rotated or sheared axes") as error:
+                write(place)
+            assert ".nii.gz" in error.value.do
+        for name in ("zarr", "nii.zarr"):  # no format of viewers, or an exact one
+            write(tmp_path / f"{n}.{name}")
+            np.testing.assert_allclose(
+                vp.Volume(tmp_path / f"{n}.{name}").affine, affine, rtol=1e-5
+            )
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 0, 2)])
+@pytest.mark.parametrize("signs", [(1, 1, 1), (-1, -1, 1), (1, -1, -1)])
+def test_flips_and_permutations_are_no_rotation(tmp_path, order, signs):
+    """Rounding of a header is none, either."""
+    affine = np.eye(4)
+    affine[:3, :3] = (np.diag(signs) * [0.5, 0.5, 2.0])[:, order] + 1e-6
+    array = np.zeros((4, 5, 6), np.uint8)
+
+    vp.save(tmp_path / "a.ome.zarr", array, affine=affine)
+    vp.save(tmp_path / "a.ome.tif", array, affine=affine)
+
+    np.testing.assert_allclose(vp.Volume(tmp_path / "a.ome.zarr").affine, affine)
