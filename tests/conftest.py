@@ -9,8 +9,10 @@ import logging
 import multiprocessing
 import os
 import random
+import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import leftovers
 import pytest
@@ -60,7 +62,21 @@ def pytest_addoption(parser):
     parser.addoption("--fault-seed", type=int, help="try each attack from this seed alone")
 
 
-def pytest_configure():
+def compile_once(config):
+    """Compile all modules in one process, if several would do so at the same time.
+
+    Compiling the tests and the packages of a new environment takes 20 s of processor time.
+    """
+    tag = f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}"
+    compiled = Path(__file__).parent / "__pycache__" / f"test_layout.{tag}.pyc"
+    is_whole, processes = config.args == ["tests"], config.getoption("numprocesses", None) or 1
+    if is_whole and processes > 1 and not compiled.exists() and not sys.dont_write_bytecode:
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(command, check=False, **quiet)
+
+
+def pytest_configure(config):
     """Refuse to pass over the tests of the native library where ``make`` has built it."""
     from native_paths import paths_here
 
@@ -73,6 +89,8 @@ def pytest_configure():
         write_shards_whole()
     if os.environ.get("VOXPIPE_TEST_NATIVE") == "1" and not paths_here():
         pytest.exit("the native library cannot be used: make native says why", returncode=1)
+    if not hasattr(config, "workerinput"):
+        compile_once(config)
 
 
 def pytest_report_header():
