@@ -85,7 +85,7 @@ class BatchesByNumber:
         loader._refuse_if_shut_down()
         numbers = [validate_int("a batch", index, least=0) for index in indices]
         if epoch is None:
-            epoch = loader._progress.position.epoch
+            epoch = loader._position.epoch
         work = loader._work
         if not isinstance(work, PlannedWork):
             msg = f"the batches of this graph follow from those before them: {work.reason}"
@@ -124,7 +124,7 @@ class BatchesByNumber:
     def _refuse_unshared_seed(self, ranks: int) -> None:
         """Raise where ranks have not agreed on a seed, which each would draw for itself."""
         loader: Any = self
-        has_begun = loader._progress.has_begun or loader._progress.position.epoch
+        has_begun = loader._progress.has_begun or loader._position.epoch
         if ranks > 1 and not has_begun and (loader._seed is None or loader._draw is not None):
             msg = "ranks agree on a seed when an epoch begins, and this loader was given none"
             raise GraphError(msg, do="Give DataLoader2(seed=...), or begin an epoch first.")

@@ -212,13 +212,13 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
             if self._coming is not None:
                 self._service.stop()  # workers that stayed run the chain as it was
                 self._take(self._coming)
-            if self._progress.position == Position(self._progress.position.epoch):
+            if self._position == Position(self._position.epoch):
                 self._take_cases(hold_listings(self._original, anew=True))
             with self._lock:
                 if self._draw is not None and self._draw.is_outdated():  # another run is meant
                     self._seed = self._draw = None
                     if not self._epoch_is_set:
-                        self._progress = Progress(Position())
+                        self._seek(Position())
                 seed, self._epoch_is_set = self._seed_of_run(), False
                 self._progress.is_live = True
             begin, end = partial(self._begin, seed), self._end
@@ -298,15 +298,15 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
     def _end(self, progress: Progress) -> None:
         with self._lock:
             if self._progress is progress:
-                self._progress = Progress(progress.following())
+                self._seek(progress.following())
 
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
         seed = validate_int("seed", seed, least=0, below=MAX_SEED)
         why = "seed() of its DataLoader2 began another run"
         with self._taking_over(why), self._lock:
-            self._seed, self._draw, self._progress = seed, None, Progress(Position())
-            self._set_from_outside = None
+            self._seed, self._draw, self._set_from_outside = seed, None, None
+            self._seek(Position())
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning.
@@ -327,7 +327,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
         with self._taking_over(f"set_epoch({epoch}) of the loader ended its epoch"), self._lock:
             self._epoch_is_set = True
             if self._progress.position.epoch != epoch:
-                self._progress = Progress(Position(epoch))
+                self._seek(Position(epoch))
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is not known."""
@@ -344,7 +344,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
         Only batches that the caller has received count, not those that workers made ahead.
         """
         with self._lock:
-            here, seed = self._progress.position, self._seed_of_run()
+            here, seed = self._position, self._seed_of_run()
             chain = self._chain if self._progress.is_live else self._coming or self._chain
         shares, outline = saved_shares(self._service, chain.work), self._outline
         return State(
@@ -391,7 +391,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
             self._take_cases(anew)
             with self._lock:
                 self._seed, self._draw = new_state.seed, None
-                self._progress = Progress(new_state.position)
+                self._seek(new_state.position)
                 self._set_from_outside = None
 
     @classmethod
@@ -437,7 +437,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
         if measure:
             self.measure()
         chain = self._chain
-        run = (self._seed or 0, self._progress.position.epoch, chain.tail.pipes)
+        run = (self._seed or 0, self._position.epoch, chain.tail.pipes)
         parts = [
             explain_rewritten(self._original, chain.whole, chain.changes),
             self._service.explain(self._work),
@@ -467,7 +467,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
         """Return the negotiation of the chain, its stores and the service, made at first use."""
         with self._turn if self._negotiation is None else contextlib.nullcontext():
             if self._negotiation is None:
-                here = self._progress.position
+                here = self._position
                 run = (self._seed or 0, here.epoch, here.cursor.next)
                 negotiation = negotiate(
                     without_timers(self._chain.graph), self._service, self._work, *run
@@ -526,7 +526,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
     def _subject(self) -> Subject:
         self._refuse_if_shut_down()
         self._counts.interrupt()
-        here, graph, schemes = self._progress.position, self._chain.graph, self._agree()
+        here, graph, schemes = self._position, self._chain.graph, self._agree()
         run = (self._seed or 0, here.epoch)
         # Before they happen, as they do where parts are measured.
         passes = passes_of(without_timers(graph), *run)
@@ -549,7 +549,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
 
         With ``Profile`` among the adapters it also has the counts of each pipe.
         """
-        here, counts, profile = self._progress.position, self._counts, self._profile()
+        here, counts, profile = self._position, self._counts, self._profile()
         return Stats(
             *(here.epoch, here.cursor.next, counts.batches, counts.wait, counts.longest),
             *(counts.kept_seconds(), dict(counts.errors)),

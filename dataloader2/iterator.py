@@ -478,6 +478,15 @@ class ForFrameworks:
     _turn: Turn
     _own: DataLoader2Iterator | None = None  # the epoch that ``next(loader)`` has begun
 
+    @property
+    def _position(self) -> Position:
+        """The position of the running epoch, or else of the next one."""
+        return self._progress.position
+
+    def _seek(self, position: Position) -> None:
+        """Let the next iterator begin at a position; a running epoch has ended before."""
+        self._progress = Progress(position)
+
     def metrics(self) -> dict[str, float]:
         """Return the present figures as numbers, for any logger of experiments.
 

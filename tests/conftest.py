@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import gc
 import locale
+import logging
 import multiprocessing
 import os
 import random
+import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import leftovers
 import pytest
+from _pytest.logging import catching_logs
 from hypothesis import settings
 from representatives import further_combinations
 from watchdog import Watchdog
@@ -34,6 +38,21 @@ multiprocessing.set_forkserver_preload(
 )
 
 
+def attach_to_root(self):
+    """Enter pytest's ``catching_logs`` without its search for loggers that do not propagate.
+
+    The search visits every logger six times a test. torch and Lightning have hundreds.
+    """
+    root = logging.getLogger()
+    root.addHandler(self.handler)
+    self.attached_loggers.append(root)
+    if self.level is not None:
+        self.handler.setLevel(self.level)
+        self.orig_level = root.level
+        root.setLevel(min(self.orig_level, self.level))
+    return self.handler
+
+
 def pytest_addoption(parser):
     """Say how often each attack of tests/faults is tried."""
     parser.addoption(
@@ -43,9 +62,26 @@ def pytest_addoption(parser):
     parser.addoption("--fault-seed", type=int, help="try each attack from this seed alone")
 
 
-def pytest_configure():
+def compile_once(config):
+    """Compile all modules in one process, if several would do so at the same time.
+
+    Compiling the tests and the packages of a new environment takes 20 s of processor time.
+    """
+    tag = f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}"
+    compiled = Path(__file__).parent / "__pycache__" / f"test_layout.{tag}.pyc"
+    is_whole, processes = config.args == ["tests"], config.getoption("numprocesses", None) or 1
+    if is_whole and processes > 1 and not compiled.exists() and not sys.dont_write_bytecode:
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(command, check=False, **quiet)
+
+
+def pytest_configure(config):
     """Refuse to pass over the tests of the native library where ``make`` has built it."""
     from native_paths import paths_here
+
+    if hasattr(catching_logs, "attached_loggers"):  # of versions that search
+        catching_logs.__enter__ = attach_to_root
 
     if version("zarr").startswith("3.0."):
         from zarr_arrays import write_shards_whole
@@ -53,6 +89,8 @@ def pytest_configure():
         write_shards_whole()
     if os.environ.get("VOXPIPE_TEST_NATIVE") == "1" and not paths_here():
         pytest.exit("the native library cannot be used: make native says why", returncode=1)
+    if not hasattr(config, "workerinput"):
+        compile_once(config)
 
 
 def pytest_report_header():
@@ -196,9 +234,8 @@ def started_store():
     dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-@pytest.fixture(autouse=True)
-def draws_of_its_own():
-    """Start every test with the same global generators: what is drawn depends on no other test."""
+def seed_generators():
+    """Seed the global generators, so that draws of a test depend on no other test."""
     random.seed(0)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
@@ -210,9 +247,8 @@ def draws_of_its_own():
             torch.cuda.manual_seed_all(0)
 
 
-@pytest.fixture(autouse=True)
-def hints_of_its_own():
-    """Start every test as if nothing was in the page cache: requests depend on no other test."""
+def forget_hints():
+    """Forget what the page cache holds, so that requests of a test depend on no other test."""
     reader = sys.modules.get("voxpipe.storage.file_reader")
     if reader is not None:
         reader.HINTS.after_fork()
@@ -220,7 +256,12 @@ def hints_of_its_own():
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
-    """Fail a test that leaves a process, a thread, an open file, an epoch or another locale."""
+    """Fail a test that leaves a process, a thread, an open file, an epoch or another locale.
+
+    It also resets the process before the test: a fixture for each reset costs more than the reset.
+    """
+    seed_generators()
+    forget_hints()
     before, encoding = leftovers.alive(), locale.nl_langinfo(locale.CODESET)
     yield
     left = leftovers.left_behind(before)

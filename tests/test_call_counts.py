@@ -1,8 +1,6 @@
 """What a remote range, a batch and a read of chunks pass through does not grow unnoticed."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 from checkout import ROOT
@@ -23,10 +21,11 @@ MOST_OF_PATCH = 324
 
 
 @pytest.fixture(scope="module")
-def table():
-    """Return the numbers of each row of the table, of one process that imports torch once."""
-    command = [sys.executable, str(ROOT / "tools" / "count_calls.py")]
-    text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+def table(warm_python):
+    """Return the numbers of each row of the table."""
+    done = warm_python.run(ROOT / "tools" / "count_calls.py")
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
     rows = (re.fullmatch(r"(\S.*?) +(\d+)(?: +(\d+))?", line) for line in text.splitlines())
     return {row[1]: [int(number) for number in row.groups()[1:] if number] for row in rows if row}
 

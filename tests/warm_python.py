@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 MODULES = ("torch.distributed", "voxpipe.datapipes.iter", "voxpipe.dataloader2", "nibabel")
+FILES_OF_TEXT = {"-c": "<string>", "-": "<stdin>"}  # by the argument of an interpreter
 LONGEST_REQUEST = 2**17
 TIMEOUT = 120
 
@@ -31,10 +32,15 @@ class WarmPython:
                 command, stdin=subprocess.DEVNULL, pass_fds=[other.fileno()]
             )
 
-    def run(self, script, *arguments, cwd=None, new_session=False, one_output=False):
-        """Run a script, a path or its text; return its status, output and errors, or one output."""
+    def run(
+        self, script, *arguments, cwd=None, new_session=False, one_output=False, is_piped=False
+    ):
+        """Run a script, a path or its text; return its status, output and errors, or one output.
+
+        A text is that of ``python -c``, or of ``python -`` with ``is_piped``.
+        """
         text = script.read_text("utf-8") if isinstance(script, Path) else script
-        name = str(script) if isinstance(script, Path) else "-c"
+        name = str(script) if isinstance(script, Path) else "-" if is_piped else "-c"
         request = json.dumps([name, text, arguments, str(cwd or os.getcwd()), new_session]).encode()
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             files = [output.fileno(), (output if one_output else errors).fileno()]
@@ -74,7 +80,7 @@ def next_script(connection):
                 os.setsid()
             os.chdir(folder)
             sys.argv = [name, *arguments]
-            sys.path[0] = "" if name == "-c" else str(Path(name).parent)
+            sys.path[0] = "" if name in FILES_OF_TEXT else str(Path(name).parent)
             return name, text
         for file in files:
             os.close(file)
@@ -84,10 +90,11 @@ def next_script(connection):
 
 def run_as_main(name, text):
     """Run a script in the place of this module."""
-    code, own = compile(text, "<string>" if name == "-c" else name, "exec"), globals()
+    is_text = name in FILES_OF_TEXT
+    code, own = compile(text, FILES_OF_TEXT.get(name, name), "exec"), globals()
     values = {"__name__": "__main__", "__builtins__": __builtins__, "__spec__": None}
     own.clear()
-    own.update(values if name == "-c" else {**values, "__file__": name})
+    own.update(values if is_text else {**values, "__file__": name})
     exec(code, own)
 
 

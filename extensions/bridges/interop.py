@@ -142,9 +142,9 @@ class ResumableIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self._batches is None:
             loader, (worker, workers) = self._loader, self._share
-            here = loader._progress.position
+            here = loader._position
             share = _WorkerPosition(here.cursor.next, (), worker, workers)
-            loader._progress.position = replace(here, cursor=share)
+            loader._seek(replace(here, cursor=share))
             self._dataset._epoch = here.epoch + 1
             self._batches = iter(loader)
         return next(self._batches)

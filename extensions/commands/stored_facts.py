@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...storage.location import file_system
+from ...volumes.registry import all_formats
 
 # The first bytes of compressed files.
 _MAGIC = {
@@ -23,16 +24,6 @@ _MAGIC = {
 # Names of codecs by their names in NRRD.
 _ENCODINGS = {"raw": "none", "gz": "gzip", "bz2": "bzip2", "ascii": "text", "txt": "text"}
 _HEADER_BYTES = 4096  # of a text header; its fields of the encoding are among the first
-_LIBRARIES = MappingProxyType(
-    {
-        "blosc2": "blosc2",
-        "dicom": "pydicom",
-        "hdf5": "h5py",
-        "minc": "nibabel",
-        "simpleitk": "SimpleITK",
-        "tiff": "tifffile",
-    }
-)
 
 
 def _backend_of(volume: Any) -> Any:
@@ -47,7 +38,7 @@ def reader_of(volume: Any, form: str) -> str:
     """Return the class that reads a volume, and the library below it."""
     backend = _backend_of(volume)
     kind = type(backend)
-    library = _LIBRARIES.get(form, "")
+    library = next((entry.needs for entry in all_formats() if entry.name == form), "")
     if form.startswith("zarr") and not backend.keeps_chunks:
         library = "zarr"
     return f"{kind.__module__}.{kind.__qualname__}" + (f", by {library}" if library else "")

@@ -557,4 +557,4 @@ def _volumes(
 
 
 _OPTIONS = ("series", "where", "files")
-FORMATS = Format("dicom", (), open_dicom, _OPTIONS, matches=_has_dicom, rank=1)
+FORMATS = Format("dicom", (), open_dicom, _OPTIONS, "pydicom", matches=_has_dicom, rank=1)

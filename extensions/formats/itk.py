@@ -342,4 +342,4 @@ def _open(request: BackendRequest, name: str) -> Backend:
 
 
 # The last: it looks into the file, and imports SimpleITK for it.
-FORMATS = Format("simpleitk", (), _open, matches=_reads, rank=2)
+FORMATS = Format("simpleitk", (), _open, needs="SimpleITK", matches=_reads, rank=2)

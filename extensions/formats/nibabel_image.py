@@ -232,4 +232,4 @@ def _chunks_of(dataobj: Any) -> Triple | None:
     return i, j, k
 
 
-FORMATS = (Format("minc", (".mnc",), MincBackend),)
+FORMATS = (Format("minc", (".mnc",), MincBackend, needs="nibabel"),)

@@ -1,11 +1,10 @@
 """When and how destinations are opened, and what is refused before the model runs."""
 
 import contextlib
+import fcntl
+import multiprocessing
 import os
 import stat
-import subprocess
-import sys
-import textwrap
 
 import fsspec
 import nibabel as nib
@@ -207,45 +206,48 @@ def test_a_place_that_this_process_writes_at(tmp_path, name):
     vp.predict(two, scan, place, patch=8, overwrite=True)  # it was let go
 
 
-SECOND = """
-import fcntl
-import sys
-import torch
-import voxpipe as vp
+def predict_second(scan, place, connection):
+    """Predict in a process of its own, and send its waits for the lock and its error."""
+    lock = fcntl.flock
 
-lock = fcntl.flock
+    def send_refusal(*arguments):
+        try:
+            lock(*arguments)
+        except BlockingIOError:
+            connection.send("waits")
+            raise
 
-def print_refusal(*arguments):
+    fcntl.flock = send_refusal
     try:
-        lock(*arguments)
-    except BlockingIOError:
-        print("waits", flush=True)
-        raise
-
-fcntl.flock = print_refusal
-vp.predict(lambda batch: batch * 5, sys.argv[1], sys.argv[2], patch=8, output="logits")
-"""
+        vp.predict(lambda batch: batch * 5, scan, place, patch=8, output="logits")
+    except Exception as error:
+        connection.send(str(error))
 
 
 @pytest.mark.parametrize("name", ["out.nii", pytest.param("out.nii.zarr", marks=pytest.mark.slow)])
 def test_two_writers_without_overwrite(tmp_path, name):
     """The second waits for the lock, and then finds what the first one wrote: it stays."""
     scan, place = save(tmp_path / "scan.nii"), tmp_path / name
-    processes = []
+    server = multiprocessing.get_context("forkserver")
+    here, there = server.Pipe()
+    second = server.Process(target=predict_second, args=(scan, place, there))
 
     def model(batch):
-        command = [sys.executable, "-c", textwrap.dedent(SECOND), scan, str(place)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(command, **pipes, encoding="utf-8")
-        processes.append(process)
+        second.start()
         # The lock refuses it: nothing is at the place yet.
-        assert process.stdout.readline() == "waits\n"
+        assert here.recv() == "waits"
         return batch
 
     vp.predict(model, scan, place, patch=8, output="logits")
-    _, errors = processes[0].communicate(timeout=120)
+    message = "waits"
+    while message == "waits":
+        assert here.poll(120)
+        message = here.recv()
+    second.join()
+    here.close()
+    there.close()
 
-    assert "there already" in errors
+    assert "there already" in message
     assert (vp.Volume(place).numpy() == 1).all()
 
 

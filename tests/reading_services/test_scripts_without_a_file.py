@@ -5,15 +5,16 @@ that workers cannot import are refused.
 """
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 CHAIN = """
 import copy
 import sys
+import warnings
 sys.modules["cloudpickle"] = None
+warnings.simplefilter("error")
+sys.warnoptions.append("error")  # of workers, too
 import numpy as np
 import voxpipe as vp
 from voxpipe.datapipes import PerItem
@@ -33,17 +34,7 @@ def count(pipe, workers, method="forkserver"):
 pipe = vp.from_cases([{"image": np.zeros((4, 4, 4))}] * 4).open_volume().batch_patches(2)
 """
 LAST_LINE = CHAIN.count("\n") + 1
-PIPED, GIVEN = ["-"], ["-c"]
-
-
-def run(code, how, folder):
-    """Run a program that is in no file; return its exit status, output and errors."""
-    command = [sys.executable, "-W", "error", *how, *([CHAIN + code] if how == GIVEN else [])]
-    given = CHAIN + code if how == PIPED else None
-    ended = subprocess.run(
-        command, input=given, capture_output=True, text=True, timeout=240, cwd=folder, check=False
-    )
-    return ended.returncode, ended.stdout, ended.stderr
+PIPED, GIVEN = "-", "-c"
 
 
 REFUSED = {"own": "pipe.map(own)", "Own": "Own(pipe)", "<lambda>": "pipe.map(lambda b: b)"}
@@ -62,10 +53,10 @@ def refused(make):
 
 @pytest.fixture(
     scope="module",
-    params=[PIPED, pytest.param(GIVEN, marks=pytest.mark.slow)],
+    params=[PIPED, GIVEN],
     ids=["piped", "given"],
 )
-def told(request, tmp_path_factory):
+def told(request, tmp_path_factory, warm_python):
     """Return how a program calls itself that makes loaders which are refused, and what it says."""
     folder = tmp_path_factory.mktemp("program")
     loaders = [
@@ -74,9 +65,9 @@ def told(request, tmp_path_factory):
     ]
     *caught, last = loaders
     code = BEGIN + "".join(f"refused(lambda: {loader})\n" for loader in caught) + last + "\n"
-    status, out, said = run(code, request.param, folder)
-    errors = said.split(f"{NEXT}\n")
-    assert (status, out, len(errors)) == (1, "", len(REFUSED))
+    ended = warm_python.run(CHAIN + code, cwd=folder, is_piped=request.param == PIPED)
+    errors = ended.stderr.split(f"{NEXT}\n")
+    assert (ended.returncode, ended.stdout, len(errors)) == (1, "", len(REFUSED))
     return "<stdin>" if request.param == PIPED else "<string>", dict(
         zip(REFUSED, errors, strict=True)
     )
@@ -107,30 +98,28 @@ def test_what_workers_cannot_import_is_refused_at_construction(told, name):
     [["forkserver"], pytest.param(["forkserver", "spawn"], marks=pytest.mark.slow)],
     ids=["server", "server and spawn"],
 )
-def test_what_needs_no_file_runs_all_the_same(tmp_path, methods):
+def test_what_needs_no_file_runs_all_the_same(tmp_path, methods, warm_python):
     """In this process, in forked workers, and with functions of modules in any worker."""
-    code, out, said = run(
-        "print(count(pipe.map(own), 0), count(pipe.map(own), 1, 'fork'))\n"
+    ended = warm_python.run(
+        f"{CHAIN}print(count(pipe.map(own), 0), count(pipe.map(own), 1, 'fork'))\n"
         "of_a_module = pipe.map(copy.copy)\n"
         # In this order their fork server has torch.
         f"print(*(count(of_a_module, 1, method) for method in {methods}), count(pipe, 1))\n",
-        PIPED,
-        tmp_path,
+        cwd=tmp_path,
+        is_piped=True,
     )
 
-    assert (code, said) == (0, "")
-    assert out.split() == ["2"] * (3 + len(methods))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.split() == ["2"] * (3 + len(methods))
 
 
 @pytest.mark.slow
-def test_functions_of_a_script_with_a_file_travel(tmp_path):
+def test_functions_of_a_script_with_a_file_travel(tmp_path, warm_python):
     """What is defined in the script that runs is imported by the workers, as ever."""
     script = tmp_path / "script.py"
     script.write_text(CHAIN + "if __name__ == '__main__':\n    print(count(pipe.map(own), 1))\n")
 
-    ended = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False
-    )
+    ended = warm_python.run(script)
 
     assert (ended.stdout, ended.stderr) == ("2\n", "")
 
@@ -138,8 +127,9 @@ def test_functions_of_a_script_with_a_file_travel(tmp_path):
 # By value: functions with globals, classes of pipes, lambdas, closures; classes of results.
 TYPED = (
     CHAIN.replace('sys.modules["cloudpickle"] = None', "")
+    .replace('warnings.simplefilter("error")', "")
+    .replace('sys.warnoptions.append("error")', "")
     + """
-import warnings
 from dataclasses import dataclass
 SCALE, TABLE = 3, np.arange(5)
 
@@ -182,14 +172,11 @@ def number(scale):
     "method", [pytest.param(m, marks=() if m == "fork" else pytest.mark.slow) for m in
                ("fork", "forkserver", "spawn")],
 )  # fmt: skip
-def test_functions_of_a_session_travel_by_value(tmp_path, method):
+def test_functions_of_a_session_travel_by_value(tmp_path, method, warm_python):
     """With one notice in a process; each epoch has the present values of globals."""
     pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
     code = f"print(epochs(chain, {method!r}))\nprint(epochs(chain, {method!r}))\n"
-    command = [sys.executable, "-"]
-    ended = subprocess.run(
-        command, input=TYPED + code, capture_output=True, text=True, timeout=240, cwd=tmp_path
-    )
+    ended = warm_python.run(TYPED + code, cwd=tmp_path, is_piped=True)
     expected = [number(3)] * 2 + [number(0)] * 2
 
     assert ended.stdout.splitlines() == [str(expected)] * 2, ended.stderr
@@ -215,12 +202,10 @@ for function in made:
 """
 
 
-def test_closures_over_locks_and_files_are_refused(tmp_path):
+def test_closures_over_locks_and_files_are_refused(warm_python):
     """In one sentence, with the object and what to do; other closures are not."""
     pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
-    ended = subprocess.run(
-        [sys.executable, "-"], input=TYPED + CLOSURES, capture_output=True, text=True, timeout=240
-    )
+    ended = warm_python.run(TYPED + CLOSURES, is_piped=True)
     lock, file, last = ended.stdout.splitlines()
 
     for said, name in ((lock, "lock"), (file, "TextIOWrapper")):

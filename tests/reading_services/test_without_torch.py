@@ -2,7 +2,6 @@
 
 import importlib
 import multiprocessing as mp
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -128,23 +127,22 @@ METHODS = [
 ]
 
 
-def run_script(tmp_path, *start_methods, tagged, guard):
+def run_script(warm_python, tmp_path, *start_methods, tagged, guard):
     """Return what a script prints that runs a loader under one start method after the other."""
     text = UNGUARDED_EXIT.replace("TAGGED", ".map(tagged)" if tagged else "").replace(
         "GUARD", guard
     )
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(text), "utf-8")
-    command = [sys.executable, str(script), *start_methods]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = warm_python.run(script, *start_methods)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("methods", METHODS)
-def test_a_script_without_a_guard_runs_once(tmp_path, methods):
+def test_a_script_without_a_guard_runs_once(warm_python, tmp_path, methods):
     """``if __name__ == "__main__"`` is not needed: workers do not import the script."""
-    printed = run_script(tmp_path, *methods, tagged=False, guard="if True:")
+    printed = run_script(warm_python, tmp_path, *methods, tagged=False, guard="if True:")
 
     assert printed == ["script __main__", *["[0, 1] []", "[2, 3] []"] * len(methods)]
 
@@ -152,11 +150,11 @@ def test_a_script_without_a_guard_runs_once(tmp_path, methods):
 @pytest.mark.parametrize(
     "start_method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
 )
-def test_a_class_of_the_script_arrives(tmp_path, start_method):
+def test_a_class_of_the_script_arrives(warm_python, tmp_path, start_method):
     """A worker imports the script when a sample holds something that was defined there."""
     guard = 'if __name__ == "__main__":'
 
-    printed = run_script(tmp_path, start_method, tagged=True, guard=guard)
+    printed = run_script(warm_python, tmp_path, start_method, tagged=True, guard=guard)
 
     assert [line for line in printed if line[0] == "["] == ["[0, 1] [0, 1]", "[2, 3] [2, 3]"]
     assert printed.count("script __main__") == 1

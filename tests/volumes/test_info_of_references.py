@@ -27,6 +27,15 @@ CODECS = {
     "b2nd, three axes": "blosc2 (zstd)",
     "npy, booleans": "none",
 }
+# The library that each format needs, by its registration.
+LIBRARIES = {
+    "blosc2": "by blosc2",
+    "dicom": "by pydicom",
+    "hdf5": "by h5py",
+    "minc": "by nibabel",
+    "simpleitk": "by SimpleITK",
+    "tiff": "by tifffile",
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,6 +69,7 @@ def test_info_of_every_reference(name, tmp_path, capsys):
     assert facts["levels"] >= 1
     assert facts["format"]
     assert facts["reader"].startswith("voxpipe.")
+    assert facts["reader"].endswith(LIBRARIES.get(facts["format"], ""))
     assert facts["read_bytes"] > 0
     assert facts["scheme"]
 

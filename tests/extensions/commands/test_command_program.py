@@ -101,29 +101,24 @@ def test_errors_have_a_status_and_a_document(others, monkeypatch, capsys, error,
     }
 
 
-def test_a_terminal_gets_a_table_of_rich(tmp_path):
+def test_a_terminal_gets_a_table_of_rich(tmp_path, monkeypatch):
     """And no colour codes where TERM is dumb."""
     pytest.importorskip("rich")
     np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
+    monkeypatch.setenv("COLUMNS", "100")
     texts = {}
     for term in ("xterm", "dumb"):
+        monkeypatch.setenv("TERM", term)
         main_end, other_end = pty.openpty()
-        code = "import sys, voxpipe.__main__ as m; sys.exit(m.main(sys.argv[1:]))"
-        command = [sys.executable, "-c", code, "info", str(tmp_path / "a.npy")]
-        environment = {**os.environ, "TERM": term, "COLUMNS": "100"}
-        with subprocess.Popen(command, stdout=other_end, env=environment) as running:
-            os.close(other_end)
-            parts = []
-            while True:
-                try:
-                    part = os.read(main_end, 65536)
-                except OSError:  # the other end is closed
-                    break
-                if not part:
-                    break
+        # The terminal holds the whole table until it is read.
+        with os.fdopen(other_end, "w") as terminal, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", terminal)
+            assert program.main(["info", str(tmp_path / "a.npy")]) == 0
+        parts = []
+        with suppress(OSError):  # the other end is closed
+            while part := os.read(main_end, 65536):
                 parts.append(part)
         os.close(main_end)
-        assert running.returncode == 0
         texts[term] = b"".join(parts).decode()
     assert "│ shape" in texts["xterm"]
     assert "\nshape " in texts["dumb"]
@@ -187,10 +182,9 @@ def test_what_an_encoding_lacks_is_escaped(others, monkeypatch, tmp_path):
         assert mark in file.getvalue().decode("ascii")
 
 
-def test_an_output_that_cannot_be_written_is_one_error(tmp_path):
+def test_an_output_that_cannot_be_written_is_one_error():
     """A closed one, and a full disk: status 1 and no traceback."""
-    np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
-    command = f"{sys.executable} -m voxpipe info {tmp_path / 'a.npy'}"
+    command = f"{sys.executable} -m voxpipe cache"
     for redirection, unbuffered in ((">&-", ""), (">/dev/full", ""), ("--help >/dev/full", "1")):
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
         done = subprocess.run(

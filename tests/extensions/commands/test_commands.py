@@ -487,7 +487,7 @@ def test_an_interrupted_import_has_no_traceback(monkeypatch, capsys):
     assert capsys.readouterr().err == "voxpipe: stopped.\n"
 
 
-def test_log_lines_of_libraries_stay_away(tmp_path):
+def test_log_lines_of_libraries_stay_away(tmp_path, warm_python):
     """An error names what tifffile logged, and its lines are not printed."""
     tifffile = pytest.importorskip("tifffile")
     tifffile.imwrite(tmp_path / "a.tif", np.ones((4, 5, 6), np.uint8), photometric="minisblack")
@@ -500,8 +500,7 @@ def test_log_lines_of_libraries_stay_away(tmp_path):
         own[place + 2 : place + 4] = (113).to_bytes(2, "little")  # a type that does not exist
         (tmp_path / f"{name}.tif").write_bytes(own)
     code = "import sys, voxpipe.__main__ as m; sys.exit(m.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "check", str(tmp_path), "--workers", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = warm_python.run(code, "check", str(tmp_path), "--workers", "1")
 
     assert "invalid data type 113" in done.stdout
     assert done.stdout.endswith("2 checked, 1 bad\n")
