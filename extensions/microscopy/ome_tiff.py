@@ -70,8 +70,8 @@ def write_ome_tiff(
 
 # The writer of an axis of time is chosen for such volumes.
 write_ome_tiff.keeps_times = True  # type: ignore[attr-defined]
-# OME-XML has sizes of voxels, and no direction.
-write_ome_tiff.keeps_rotation = False  # type: ignore[attr-defined]
+# OME-XML has sizes of voxels, and neither directions nor an origin.
+write_ome_tiff.keeps_place = False  # type: ignore[attr-defined]
 
 
 def _levels(length: int, levels: int | None) -> int:

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
+from ...core.call_site import warn
 from ...core.convert_dtype import convert_dtype
-from ...core.errors import UnknownFormat
+from ...core.errors import LikelyMistake, UnknownFormat
 from ...first_use import extensions
 from ...storage.disk_cache import open_no_link, sync_folder
 from ...storage.location import is_url, public_name
@@ -73,10 +74,13 @@ class Writer(Protocol):
         With ``is_label`` coarser levels keep voxels, and do not average them. The first 4096 bytes
         hold ``"voxpipe "`` and the word ``mark``, unless it is empty. ``levels`` is the number of
         resolutions. None is the default of the format. A function with the attribute
-        ``keeps_rotation = False`` is not called for volumes with rotated or sheared axes.
+        ``keeps_place = False`` is not called for volumes with rotated or sheared axes. A warning
+        says that it loses an origin, or mirrored or swapped axes.
         """
 
 
+# An origin of fewer voxels is rounding.
+_FAR = 1e-3
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _NRRD_TYPES = {
     "i1": "int8", "u1": "uint8", "i2": "int16", "u2": "uint16", "i4": "int32", "u4": "uint32",
@@ -87,6 +91,27 @@ _MHA_TYPES = {
     "u4": "MET_UINT", "i8": "MET_LONG_LONG", "u8": "MET_ULONG_LONG", "f4": "MET_FLOAT",
     "f8": "MET_DOUBLE",
 }  # fmt: skip
+
+
+def _check_place(name: str, suffix: str, header: Header) -> None:
+    """Refuse rotated axes in a format that stores only sizes; warn of other losses."""
+    if is_oblique(header):
+        msg = f"{name} has rotated or sheared axes, and {suffix} stores only their scale."
+        do = (
+            "Write .nii.gz or .ome.zarr. For voxels without a place, give "
+            "⟦affine=numpy.diag([x, y, z, 1])⟧."
+        )
+        raise UnknownFormat(msg, do=do)
+    matrix, sizes = affine_matrix(header.affine), np.array(spacing_of(header))
+    losses = ["its origin"] * bool((np.abs(matrix[:3, 3]) > _FAR * sizes).any())
+    losses += ["mirrored or swapped axes"] * bool((matrix.diagonal()[:3] < 0.5 * sizes).any())
+    if losses:
+        text = (
+            f"place: {name} loses {' and '.join(losses)}, because {suffix} stores only the sizes "
+            "of voxels\n  Labels and images in other files are at another place then.\n"
+            "  Write .ome.zarr or .nii.gz to keep the affine."
+        )
+        warn(text, LikelyMistake)
 
 
 def writer_of(path: str) -> Writer | None:
@@ -268,13 +293,8 @@ class VolumeFile:
         self.path, self._copy = path, copy or copy_turned
         self._suffix = suffix_of(path.name)
         self._writer, self._mark, self._levels = writer_of(path.name), mark, levels
-        if not getattr(self._writer, "keeps_rotation", True) and is_oblique(header):
-            msg = f"{path} has rotated or sheared axes, and {self._suffix} stores only their scale."
-            do = (
-                "Write .nii.gz or .ome.zarr. For voxels without a place, give "
-                "⟦affine=numpy.diag([x, y, z, 1])⟧."
-            )
-            raise UnknownFormat(msg, do=do)
+        if not getattr(self._writer, "keeps_place", True):
+            _check_place(public_name(str(path)), self._suffix, header)
         fields = _fields_like(like, header) if "nii" in self._suffix else None
         head = b"" if self._writer is not None else _HEADS[self._suffix](header, fields, mark)
         self._head = head

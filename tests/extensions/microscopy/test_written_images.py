@@ -1,5 +1,7 @@
 """OME-TIFF and OME-Zarr written by save, convert and predict, opened by tifffile and zarr."""
 
+from contextlib import nullcontext
+
 import fsspec
 import numpy as np
 import pytest
@@ -569,12 +571,38 @@ def test_rotations_are_not_lost_without_a_word(tmp_path, affine):
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 0, 2)])
 @pytest.mark.parametrize("signs", [(1, 1, 1), (-1, -1, 1), (1, -1, -1)])
 def test_flips_and_permutations_are_no_rotation(tmp_path, order, signs):
-    """Rounding of a header is none, either."""
+    """Rounding of a header is none, either. OME-TIFF loses flips and permutations."""
     affine = np.eye(4)
     affine[:3, :3] = (np.diag(signs) * [0.5, 0.5, 2.0])[:, order] + 1e-6
     array = np.zeros((4, 5, 6), np.uint8)
 
     vp.save(tmp_path / "a.ome.zarr", array, affine=affine)
-    vp.save(tmp_path / "a.ome.tif", array, affine=affine)
-
     np.testing.assert_allclose(vp.Volume(tmp_path / "a.ome.zarr").affine, affine)
+    is_straight = order == (0, 1, 2) and signs == (1, 1, 1)
+    how = pytest.warns(LikelyMistake, match="a.ome.tif loses mirrored or swapped axes, because")
+    with nullcontext() if is_straight else how:
+        vp.save(tmp_path / "a.ome.tif", array, affine=affine)
+
+
+@pytest.mark.parametrize("suffix", ["ome.tif", "ome.tiff"])
+def test_the_origin_of_an_ome_tiff_is_not_lost_without_a_word(tmp_path, suffix):
+    """By each of the three functions that write; OME-Zarr keeps it."""
+    affine = np.diag([0.5, 0.5, 2.0, 1.0])
+    affine[:3, 3] = 0, 30, 0
+    array = np.arange(4 * 5 * 6, dtype=np.uint8).reshape(4, 5, 6)
+    volume = vp.Volume(array, affine=affine)
+
+    for n, write in enumerate(
+        [
+            lambda place: vp.save(place, array, affine=affine),
+            lambda place: vp.convert(volume, place),
+            lambda place: vp.predict(
+                torch.nn.Conv3d(1, 2, 1), volume, place, patch=8, progress=False
+            ),
+        ]
+    ):
+        with pytest.warns(LikelyMistake, match="place: .* loses its origin, because") as found:
+            write(tmp_path / f"{n}.{suffix}")
+        assert len(found) == 1
+        write(tmp_path / f"{n}.ome.zarr")
+        np.testing.assert_allclose(vp.Volume(tmp_path / f"{n}.ome.zarr").affine, affine)
