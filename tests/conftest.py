@@ -177,12 +177,14 @@ def one_fork_server():
     Scripts in processes of their own test that a server imports the modules of functions. No
     argument of a service turns this off: it gives all workers of a run one version of the code.
     """
-    from voxpipe.reading_services.workers import pool
+    from voxpipe.reading_services.workers import pool, script
 
     start = pool.start_server
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "start_server", lambda modules, note: start([], note))
+        # Else the first pool replaces a server that multiprocessing itself has started.
+        patch.setattr(script, "_code_of_server", {"__main__"})
         yield
 
 

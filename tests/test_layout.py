@@ -78,8 +78,8 @@ def test_a_folder_of_the_same_name_hides_no_package(tmp_path):
     if not finder.exists():
         pytest.skip("this environment was not made by make")
     (tmp_path / "voxpipe").mkdir()
-    command = [sys.executable, "-c", "import voxpipe; print(voxpipe.list_cases.__name__)"]
+    command = [sys.executable, "-c", "import voxpipe; print(voxpipe.Volume.__name__)"]
 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
 
-    assert done.stdout == "ListCases\n", done.stderr
+    assert done.stdout == "Volume\n", done.stderr

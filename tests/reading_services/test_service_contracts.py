@@ -4,22 +4,31 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.reading_services import ReadingServiceInterface
-from voxpipe.testing import PoolContract, ServiceContract
+from voxpipe.testing import PoolContract, ServiceContract, service_contract
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 
 
-class TestInProcess(ServiceContract):
+class InThisProcess(ServiceContract):
+    """A service that starts no process, so a hang may end at once."""
+
+    @pytest.fixture(autouse=True)
+    def short_limits(self, monkeypatch):
+        for limit in ("_LIMIT", "_START"):
+            monkeypatch.setattr(service_contract, limit, 0.2)
+
+
+class TestInProcess(InThisProcess):
     def make(self):
         return vp.reading_services.InProcessReadingService()
 
 
-class TestInProcessAhead(ServiceContract):
+class TestInProcessAhead(InThisProcess):
     def make(self):
         return vp.reading_services.InProcessReadingService(prefetch_cnt=2)
 
 
-class TestThreads(ServiceContract):
+class TestThreads(InThisProcess):
     def make(self):
         return vp.ThreadReadingService(2)
 
@@ -44,7 +53,7 @@ class Unchanged(ReadingServiceInterface):
         return datapipe
 
 
-class TestTorchdataForm(ServiceContract):
+class TestTorchdataForm(InThisProcess):
     splits = False
 
     def make(self):

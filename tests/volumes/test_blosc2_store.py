@@ -19,9 +19,9 @@ from voxpipe.core.errors import (
     VolumeNotFound,
 )
 from voxpipe.testing import StoreCase, StoreContract
-from voxpipe.testing.store_contract import MOST_DESCRIPTORS
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats.stored_file import MAPPED_AROUND, MAPS
+from voxpipe.volumes.session import MOST_HANDLES
 
 blosc2 = pytest.importorskip("blosc2")
 
@@ -214,4 +214,5 @@ def test_copies_of_remote_files_are_few_though_all_headers_came_before(tmp_path)
     assert {volume.shape for volume in volumes} == {(1, 4, 4, 4)}
     assert {float(volume.numpy().sum()) for volume in volumes} == {64.0}
 
-    assert len(os.listdir("/proc/self/fd")) - before < MOST_DESCRIPTORS
+    # The handles that are kept, and descriptors of threads.
+    assert len(os.listdir("/proc/self/fd")) - before < MOST_HANDLES + 16

@@ -217,7 +217,9 @@ def converted(folder, array=ARRAY, **how):
     return folder / "0" / "c" / "0" / "0" / "0"
 
 
-@pytest.mark.parametrize("codec", ["lz4hc", "lz4", "zstd", "none"])
+@pytest.mark.parametrize(  # lz4 has the decoder of lz4hc
+    "codec", ["lz4hc", pytest.param("lz4", marks=pytest.mark.slow), "zstd", "none"]
+)
 def test_damage_in_a_converted_shard_is_noticed(tmp_path, codec):
     """Each changed or missing byte is an error that names shard, region and what to do."""
     file = converted(tmp_path / "a.nii.zarr", codec=codec)
