@@ -238,7 +238,8 @@ def jobs(
     first: Sequence[Any] = ()
     size = part.size(split.group)
     excuses = ErrorLog(errors.errors) if errors.tolerates else None
-    plan = EpochPlan(split.planner, seed, epoch, excuses, (size // part.ranks, size))
+    share = None if cursor.is_requested else (size // part.ranks, size)
+    plan = EpochPlan(split.planner, seed, epoch, excuses, share)
     # A patch that depends on its place in the batch gets its place before its reads are planned.
     has_shares = any(isinstance(p, BatchPatches) and p.has_shares for p in split.realizing)
     is_logged = logs_fusion()
@@ -288,16 +289,19 @@ class EpochPlan:
         seed: int,
         epoch: int,
         excuses: ErrorLog | None = None,
-        share: tuple[int, int] = (1, 1),
+        share: tuple[int, int] | None = (1, 1),
     ) -> None:
-        # ``share``: the number of items of a batch that are planned, and that of all.
+        # ``share``: the number of items of a batch that are planned, and that of all. None is for
+        # a few batches, whose pipes take less time than the preparation of copies.
         self._planner, self._run, self._excuses = planner, (seed, epoch), excuses
         set_epoch(planner, seed, epoch)
         places = {id(pipe): place for place, pipe in enumerate(walk(planner))}
         every = number_items(
             planner, lambda pipe: FunctionSeeds(pipe, (seed, epoch), places[id(pipe)])
         )
-        self._items = alike_items(every, *share) if isinstance(every, NumberedItems) else None
+        self._items = every if isinstance(every, NumberedItems) else None
+        if self._items is not None and share is not None:
+            self._items = alike_items(self._items, *share)
         self.by_number = None if excuses is not None else self._items
         """The items by their numbers; None where they have none, or where some may be left out."""
         # A loader inside a pipe leaves no item out for the ``OnError`` of the outer loader.
