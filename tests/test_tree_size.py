@@ -19,7 +19,7 @@ from count_tree import circles_of, count, imports_in, parts, read_modules
 #
 # Commands, pictures, microscopy and types have a budget of 4 500 in both parts. Decision 0046 says
 # how many lines they took.
-PARTS = {"engine": (247, 70_909), "extensions": (97, 22_602)}
+PARTS = {"engine": (247, 70_915), "extensions": (97, 22_602)}
 FOLDERS = 37
 SMALL = 3
 CIRCLES = 0

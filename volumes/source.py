@@ -97,6 +97,7 @@ class LocatedSource:
             place = None if is_url(location) else local_path(location)
         # Made absolute now: a worker may run in another directory.
         path = "" if place is None else os.path.abspath(place)
+        path = location if path == location else path  # one text has one pickle
         name = self.location if path else public_name(self.location)
         self.__dict__.update(path=path, name=name)
         if self.options is not USUAL_OPTIONS:
@@ -114,11 +115,16 @@ class LocatedSource:
         if has_other_spelling or location[0] != os.sep or location[-1] == "/" or "\0" in location:
             return LocatedSource(location, self.options)
         source = object.__new__(LocatedSource)
-        own = {"location": location, "path": location, "name": location}
-        source.__dict__.update(own, options=self.options, own_token="")
+        source.__dict__.update(location=location, options=self.options, path=location)
+        source.__dict__.update(own_token="", name=location)
         if self.options is not USUAL_OPTIONS:
             source.token  # noqa: B018  as in ``__post_init__``
         return source
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Pickles of one source are equal, whether or not its token has been found.
+        is_usual = self.options is USUAL_OPTIONS
+        return {k: v for k, v in self.__dict__.items() if not is_usual or k != "token"}
 
     def _below(self) -> Iterator[str]:
         """Yield the folders below this one that are volumes, such as those of DICOM slices."""

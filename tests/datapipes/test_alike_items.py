@@ -180,3 +180,18 @@ def test_a_header_of_the_first_item_is_no_other_item_s(tmp_path):
         np.save(row["image"], np.zeros((4 + n, 4, 4), np.int16))
     items = alike_items(number_items(vp.from_cases(rows).open_volume().lazy_patch(2)))
     assert [items[n]["image"].volume.shape[1] for n in range(3)] == [4, 5, 6]
+
+
+def test_the_first_item_has_the_pickle_of_a_copy():
+    """Loaders that share batches know them by the pickles of their jobs."""
+    pipe = mixed(opened(cases(case=lambda n: f"c{n}"))).augment(rotate=15)
+    set_epoch(pipe, SEED, EPOCH)
+    made = number_items(pipe)[5]["image"].volume.located_source
+    set_epoch(pipe, SEED, EPOCH)
+    items = alike_items(number_items(pipe))
+    items[0]
+    copy = items[5]["image"].volume.located_source
+    copy.token  # noqa: B018  found, which is no part of the pickle
+
+    assert pickle.dumps(copy) == pickle.dumps(made)
+    assert copy.token == pickle.loads(pickle.dumps(made)).token
