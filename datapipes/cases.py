@@ -106,21 +106,22 @@ class _Samples(NumberedItems):
     """The samples of a source in one pass, under its seed."""
 
     def __init__(self, source: _CaseSource, *, begins: bool = False) -> None:
-        self._source, self._begins = source, begins
+        self.source, self._begins, self.cases = source, begins, self
 
     @cached_property
-    def _pass(self) -> tuple[int, int, tuple[int, ...], int]:
+    def run(self) -> tuple[int, int, tuple[int, ...], int]:
+        """Seed, epoch, first entries of all identities, and the number of cases."""
         if self._begins:
-            self._source.begin_pass()
-        of_source = self._source._identity(0)[:-1]  # the entries before the index of a case
-        return (*self._source._next_run(), of_source, len(self._source))
+            self.source.begin_pass()
+        of_source = self.source._identity(0)[:-1]  # the entries before the index of a case
+        return (*self.source._next_run(), of_source, len(self.source))
 
     def __len__(self) -> int:
-        return self._pass[3]
+        return self.run[3]
 
     def __getitem__(self, number: int) -> Sample:
-        seed, epoch, of_source, _ = self._pass
-        name, data = self._source.case(number)
+        seed, epoch, of_source, _ = self.run
+        name, data = self.source.case(number)
         return Sample(data, case=name, identity=(*of_source, number), seed=seed, epoch=epoch)
 
 
@@ -184,13 +185,13 @@ class FromCases(_CaseSource):
 
     def case(self, number: int) -> tuple[str, dict[str, Any]]:
         case = self.cases[number]
-        if not isinstance(case, Mapping):
+        if type(case) is not dict and not isinstance(case, Mapping):
             msg = f"case {number} is a {type(case).__name__}, not a mapping of key to volume"
             do = 'Write each case as {"image": ..., "label": ...}.'
             raise SampleError(msg, do=do).at(self.origin)
-        data = {k: v for k, v in case.items() if k != CASE}
-        if CASE in case:
-            return str(case[CASE]), data
+        data = {**case}
+        if CASE in data:
+            return str(data.pop(CASE)), data
         # Another sequence may make its cases on access: names do not access them all.
         if not isinstance(self.cases, (list, tuple)):
             return name_of(data, number), data

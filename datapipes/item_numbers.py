@@ -33,10 +33,9 @@ Guard: TypeAlias = Callable[[int, Callable[[], Any]], Any]
 # A table of so few numbers takes 32 kB; it is drawn uniformly among all permutations.
 _SMALL = 2**12
 _ROUNDS = 8
-_WORD = 2**64 - 1
 # Multipliers of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-# generators", 2014).
-_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+# generators", 2014), the bits of a word, and a shift.
+_MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 2**64 - 1, 29
 # Visits that are kept: patches of one volume share its description.
 _VISITS = 1024
 
@@ -67,9 +66,11 @@ class Permutation:
             self._table = stream.generator().permutation(length).tolist()
             return
         bits = max(2, (length - 1).bit_length())
-        self._low, self._high = bits // 2, bits - bits // 2
+        low = bits // 2
         keys = stream.generator().integers(2**63, size=_ROUNDS).tolist()
-        self._keys = tuple(zip(keys[::2], keys[1::2], strict=True))
+        own = (low, (1 << low) - 1, 64 - low, 64 - bits + low, *_MULTIPLIERS, *keys)
+        # Those of arrays have the type of their numbers: NumPy converts others each time.
+        self._constants, self._words = own, tuple(map(np.uint64, own))
 
     def __call__(self, number: int) -> int:
         """Return the number at a place; IndexError beyond the last."""
@@ -77,17 +78,32 @@ class Permutation:
             raise IndexError(f"place {number} of {self.length}")
         if self._table is not None:
             return self._table[number]
-        low_bits, rest_of_low, rest_of_high = self._low, 64 - self._low, 64 - self._high
-        while True:  # the network permutes less than twice as many numbers
-            high, low = number >> low_bits, number & (1 << low_bits) - 1
-            for one, other in self._keys:  # the best bits of a product are its highest
-                word = (low + one) * _FIRST & _WORD
-                high ^= ((word ^ word >> 29) * _SECOND & _WORD) >> rest_of_high
-                word = (high + other) * _FIRST & _WORD
-                low ^= ((word ^ word >> 29) * _SECOND & _WORD) >> rest_of_low
-            number = high << low_bits | low
-            if number < self.length:
-                return number
+        # The network permutes less than twice as many numbers.
+        while (number := _network(number, self._constants)) >= self.length:
+            pass
+        return number
+
+    def of_each(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers at many places, ten times as fast as one by one."""
+        if self._table is not None:
+            return np.array(self._table, np.int64)[numbers]
+        places: Any = _network(numbers.astype(np.uint64), self._words)
+        while (outside := np.flatnonzero(places >= self.length)).size:
+            places[outside] = _network(places[outside], self._words)
+        return np.asarray(places, np.int64)
+
+
+def _network(number: Any, constants: tuple[Any, ...]) -> Any:
+    """Return the result of the network, for a number or an array of unsigned ones."""
+    low_bits, low_ones, rest_of_low, rest_of_high, first, second, ones, shift, *keys = constants
+    high, low = number >> low_bits, number & low_ones
+    for one, other in zip(keys[::2], keys[1::2], strict=True):
+        # The best bits of a product are its highest.
+        word = (low + one) * first & ones
+        high ^= ((word ^ word >> shift) * second & ones) >> rest_of_high
+        word = (high + other) * first & ones
+        low ^= ((word ^ word >> shift) * second & ones) >> rest_of_low
+    return high << low_bits | low
 
 
 class Visits:
@@ -118,6 +134,8 @@ class NumberedItems:
 
     in_visits = True  # whether patches of one volume follow each other, as one visit
     holds_patches = False  # whether items are patches of the items of an earlier pipe
+    cases: Any = None
+    """The items of the source, or of ``open_volume()``, if later pipes treat all of them alike."""
 
     def __len__(self) -> int:
         """Return the number of items; this may read headers."""
@@ -134,6 +152,10 @@ class NumberedItems:
     def visits(self) -> Visits:
         """Return the visits; by default each item is one."""
         return Visits(len(self), 1)
+
+    def origins(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """Return the entries of many identities: the number in :attr:`cases`, then ordinals."""
+        return (numbers,)
 
     def __iter__(self) -> Iterator[Any]:
         return self.items_from(0)
@@ -174,6 +196,8 @@ class EachItem(NumberedItems):
         self._items, self._make, self._pipe = items, make, pipe
         self.holds = items.holds  # type: ignore[method-assign]
         self.visits = items.visits  # type: ignore[method-assign]
+        self.origins = items.origins  # type: ignore[method-assign]
+        self.cases = items.cases if _treats_alike(pipe) else None
         self.in_visits, self.holds_patches = items.in_visits, items.holds_patches
 
     def __len__(self) -> int:
@@ -221,6 +245,7 @@ class NumberedPatches(NumberedItems):
         self._recent: dict[int, Visit] = {}
         self._failures: set[int] = set()
         self._ends = array("q")  # without a common number of patches: those of the first visits
+        self.cases = items.cases if each else None
 
     def _visit(self, number: int) -> Visit:
         """Make a visit, which is kept for its other patches."""
@@ -274,6 +299,10 @@ class NumberedPatches(NumberedItems):
             place = number - (self._ends[at - 1] if at else 0)
         return (self._recent.get(at) or self._visit(at)).patch(place)
 
+    def origins(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        visits, places = np.divmod(numbers, self._each)
+        return (*self.items.origins(visits), places)
+
     def visits(self) -> Visits:
         if self._each:
             return Visits(len(self.items), self._each)
@@ -289,7 +318,7 @@ class OrderedItems(NumberedItems):
     def __init__(
         self, items: NumberedItems, order: Callable[[NumberedItems], Callable[[int], int]]
     ) -> None:
-        self._items, self._make_order = items, order
+        self._items, self._make_order, self.cases = items, order, items.cases
 
     @cached_property
     def _order(self) -> Callable[[int], int]:
@@ -300,6 +329,19 @@ class OrderedItems(NumberedItems):
 
     def __getitem__(self, number: int) -> Any:
         return self._items[self._order(number)]
+
+    def origins(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        order = self._order
+        if isinstance(order, Permutation):
+            return self._items.origins(order.of_each(numbers))
+        return self._items.origins(np.array([*map(order, numbers.tolist())], np.int64))
+
+
+def _treats_alike(pipe: Any) -> bool:
+    """Whether a pipe does the same with each sample whose keys and kinds are the same."""
+    # The class that has ``apply`` declares it: that of a subclass may do something else.
+    kind = next((kind for kind in type(pipe).__mro__ if "apply" in vars(kind)), object)
+    return "treats_alike" in vars(kind) and pipe.treats_alike and not traits_of(pipe).runs_user_code
 
 
 def case_number(item: Any) -> Any:

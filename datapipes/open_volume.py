@@ -494,6 +494,25 @@ class _OpenItems(EachItem):
     def __init__(self, items: NumberedItems, pipe: OpenVolume) -> None:
         super().__init__(items, str, pipe)
         self._pass = _Pass(pipe)
+        is_plain = type(pipe) is OpenVolume and not (pipe.axis_map or pipe.channels)
+        self.samples = items.cases if is_plain and "affine" not in pipe.reader_kwargs else None
+        self.cases = None if self.samples is None else self
+
+    def anew(self, volume: Volume) -> Volume:
+        """Return a volume for this pass, without a header."""
+        return volume.opened_anew(self._pass._by, renews=self._pass._renews)
+
+    @property
+    def has_one_server(self) -> bool:
+        """Whether all places are opened with the same storage options."""
+        return not self._pipe._by_server
+
+    def is_no_volume(self, key: str, value: Any) -> bool:
+        """Whether a value travels along, and needs no check."""
+        if self._pipe.keys is not None or type(value) in (int, bool):
+            return True
+        is_plain = type(value) in (float, str) and not is_empty_cell(value)
+        return is_plain and not is_volume_source(value, key)
 
     def __getitem__(self, number: int) -> Any:
         item = self._items[number]

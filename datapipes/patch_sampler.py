@@ -297,7 +297,10 @@ class PatchSampler(DataPipe):
         each = 0 if self.sampling == "grid" or self.samples_source else self.samples_per_volume
         if items is None:
             return None
-        return NumberedPatches(EachItem(items, self._visit, self), each)
+        visits = EachItem(items, self._visit, self)
+        if type(self) is PatchSampler and self._template is None:
+            visits.cases = items.cases
+        return NumberedPatches(visits, each)
 
     def _visit(self, sample: Any) -> Visit:
         """Return the number of patches of a volume, and a function that makes one."""

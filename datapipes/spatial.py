@@ -103,6 +103,7 @@ class SpatialPipe(OpPipe):
     sampling: Sampling = Sampling()
     lazy: bool | None = None
     is_step = True  # whether it adds steps and does nothing else: several are as good as one
+    treats_alike = property(lambda self: self.is_step)
     stands_apart = "gives volumes plans of their own"  # why it is none, after its name
 
     def complete(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -324,6 +325,7 @@ class FusedSpatial(PerItem):
     samplings: tuple[Sampling, ...]
     lazy: bool | None
     orders_axes: bool
+    treats_alike = True
 
     def __init__(self, first: SpatialPipe | FusedSpatial, second: SpatialPipe) -> None:
         # Members travel without their parents: those are upstream of this pipe already.

@@ -22,6 +22,7 @@ class ChangesValues(OpPipe):
     """A pipe that changes the values of each sample, at once or when a patch is realized."""
 
     change: ApplyValue | None
+    treats_alike = True  # but for channels and masks, which the steps show
     # Patches with the same steps get the same ones again. By patch of the last sample: value steps,
     # spatial steps, kind, length of the identity, and the new value steps. Replaced whole: another
     # thread reads it.
@@ -85,6 +86,7 @@ class ChoicePipe(ChangesValues):
 
     keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}
     sampling: Sampling = Sampling()
+    treats_alike = True
 
     def hold(self, op: Choices, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
         spatial, values, keys = op.spatial, op.values, arguments.get("keys")

@@ -13,6 +13,7 @@ from ..batching.job import ErrorPolicy, Failure, Job
 from ..core import Stream
 from ..core.context import holding
 from ..core.errors import GraphError, add_location
+from ..datapipes.alike_items import alike_items
 from ..datapipes.batch_patches import BatchPatches
 from ..datapipes.datapipe import ERROR_LOG, ErrorLog
 from ..datapipes.epoch import OwnGenerators, set_epoch, starts_again
@@ -237,7 +238,8 @@ def jobs(
     first: Sequence[Any] = ()
     size = part.size(split.group)
     excuses = ErrorLog(errors.errors) if errors.tolerates else None
-    plan = EpochPlan(split.planner, seed, epoch, excuses)
+    share = None if cursor.is_requested else (size // part.ranks, size)
+    plan = EpochPlan(split.planner, seed, epoch, excuses, share)
     # A patch that depends on its place in the batch gets its place before its reads are planned.
     has_shares = any(isinstance(p, BatchPatches) and p.has_shares for p in split.realizing)
     is_logged = logs_fusion()
@@ -282,8 +284,15 @@ class EpochPlan:
     """The items that a planner makes in one epoch: by their numbers, or in their order."""
 
     def __init__(
-        self, planner: Pipe, seed: int, epoch: int, excuses: ErrorLog | None = None
+        self,
+        planner: Pipe,
+        seed: int,
+        epoch: int,
+        excuses: ErrorLog | None = None,
+        share: tuple[int, int] | None = (1, 1),
     ) -> None:
+        # ``share``: the number of items of a batch that are planned, and that of all. None is for
+        # a few batches, whose pipes take less time than the preparation of copies.
         self._planner, self._run, self._excuses = planner, (seed, epoch), excuses
         set_epoch(planner, seed, epoch)
         places = {id(pipe): place for place, pipe in enumerate(walk(planner))}
@@ -291,6 +300,8 @@ class EpochPlan:
             planner, lambda pipe: FunctionSeeds(pipe, (seed, epoch), places[id(pipe)])
         )
         self._items = every if isinstance(every, NumberedItems) else None
+        if self._items is not None and share is not None:
+            self._items = alike_items(self._items, *share)
         self.by_number = None if excuses is not None else self._items
         """The items by their numbers; None where they have none, or where some may be left out."""
         # A loader inside a pipe leaves no item out for the ``OnError`` of the outer loader.

@@ -21,6 +21,7 @@ import numpy as np
 from ..core.call_site import warn
 from ..core.context import holding
 from ..core.errors import LikelyMistake, UnknownFormat, VolumeNotFound, reader_error
+from ..core.lru_cache import cached_property
 from ..core.suggest import path_hint
 from ..core.validate import as_choice
 from ..storage.content import content_key, files_below
@@ -81,25 +82,49 @@ class LocatedSource:
     location: str = field(repr=False)  # as the user wrote it; may hold credentials
     options: Options = USUAL_OPTIONS
     path: str = ""  # absolute local path, empty for a URL
-    token: str = ""  # equal for equal sources, in every process
+    own_token: str = ""
     name: str = ""  # the location without credentials
 
     def __post_init__(self) -> None:
-        if self.token:
+        location = self.location
+        if self.own_token or self.name:
             return
-        if not self.location.strip() or "\0" in self.location:
-            raise VolumeNotFound(f"{self.location!r} is no path of a volume.")
-        place: str | None = os.path.expanduser(self.location)
-        if ":" in self.location:
-            self.__dict__.update(location=lower_schemes(self.location))
-            place = None if is_url(self.location) else local_path(self.location)
+        if not location.strip() or "\0" in location:
+            raise VolumeNotFound(f"{location!r} is no path of a volume.")
+        place: str | None = os.path.expanduser(location)
+        if ":" in location:
+            self.__dict__.update(location=lower_schemes(location))
+            place = None if is_url(location) else local_path(location)
         # Made absolute now: a worker may run in another directory.
         path = "" if place is None else os.path.abspath(place)
+        path = location if path == location else path  # one text has one pickle
         name = self.location if path else public_name(self.location)
         self.__dict__.update(path=path, name=name)
+        if self.options is not USUAL_OPTIONS:
+            self.token  # noqa: B018  other processes could not find that of their objects
+
+    @cached_property
+    def token(self) -> str:
+        """Equal for equal sources, in every process."""
+        values = _USUAL_VALUES if self.options is USUAL_OPTIONS else _stable_values(self.options)
+        return self.own_token or content_key(self.path or self.location, values)
+
+    def at(self, location: str) -> LocatedSource:
+        """Return the source of another place with the same options."""
+        has_other_spelling = "//" in location or "/." in location or ":" in location
+        if has_other_spelling or location[0] != os.sep or location[-1] == "/" or "\0" in location:
+            return LocatedSource(location, self.options)
+        source = object.__new__(LocatedSource)
+        source.__dict__.update(location=location, options=self.options, path=location)
+        source.__dict__.update(own_token="", name=location)
+        if self.options is not USUAL_OPTIONS:
+            source.token  # noqa: B018  as in ``__post_init__``
+        return source
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Pickles of one source are equal, whether or not its token has been found.
         is_usual = self.options is USUAL_OPTIONS
-        values = _USUAL_VALUES if is_usual else _stable_values(self.options)
-        object.__setattr__(self, "token", content_key(path or self.location, values))
+        return {k: v for k, v in self.__dict__.items() if not is_usual or k != "token"}
 
     def _below(self) -> Iterator[str]:
         """Yield the folders below this one that are volumes, such as those of DICOM slices."""

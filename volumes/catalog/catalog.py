@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from ...core.errors import BadManifest, StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
-from ...core.lru_cache import LRUCache
+from ...core.lru_cache import LRUCache, cached_property
 from ...core.redact import escape_controls, public_text, used_name
 from ...core.sample import parse_json
 from ...core.validate import count_text
@@ -32,7 +32,7 @@ from ..formats.nifti import contradictions
 from ..header import Header, Shape
 from ..registry import register_backend
 from ..session import close_volumes, opening_session
-from ..source import LocatedSource, Options
+from ..source import USUAL_OPTIONS, LocatedSource, Options
 from ..volume import Volume
 from ..voxels import Voxels, label_numbers
 from .manifest import (
@@ -383,11 +383,12 @@ def catalog_volume(
 ) -> Volume:
     """Return the volume of an entry; no file is opened before voxels are read."""
     options = Options(None, None, dict(storage_options or {}), dict(entry.options), follow=follow)
-    return Volume.of_source(CataloguedSource(entry, manifest, options), entry.kind)
+    usual = USUAL_OPTIONS if vars(options) == vars(USUAL_OPTIONS) else options
+    return Volume.of_source(CataloguedSource(entry, manifest, usual), entry.kind)
 
 
 # Cases of which a process keeps the volumes, of a few kilobytes each.
-_MOST_CASES = 256
+_MOST_CASES = 32
 
 
 class CatalogVolumes:
@@ -425,9 +426,13 @@ class CataloguedSource:
         self.located_source = LocatedSource(entry.location, options)
         self.entry, self.manifest = entry, manifest
         self.name = self.located_source.name
-        self.token = content_key(self.located_source.token, (entry.stamp,))
         # Whether the token covers all content; with very many chunks it covers the metadata only.
         self.names_content = entry.stamp.how != "metadata"
+
+    @cached_property
+    def token(self) -> str:
+        """Equal for one place and version, in every process."""
+        return content_key(self.located_source.token, (self.entry.stamp,))
 
     @property
     def statistics(self) -> Any:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -187,10 +187,11 @@ class RowEntry(Entry):
     """An entry of a row, whose statistics and documents are read at their first use."""
 
     def __init__(self, entry: Entry, read: Callable[[], tuple[Statistics | None, Any]]) -> None:
-        self.__dict__.update(vars(entry), _more=cache(read))
+        self.__dict__.update(vars(entry), _read=read)
 
-    statistics = property(lambda self: self._more()[0])
-    documents = property(lambda self: self._more()[1])
+    _more = cached_property(lambda self: self._read())
+    statistics = property(lambda self: self._more[0])
+    documents = property(lambda self: self._more[1])
 
     def __reduce__(self) -> Any:
         return Entry, tuple(getattr(self, field.name) for field in fields(Entry))

@@ -534,7 +534,7 @@ class ZarrSource:
         return backend
 
     def part_of(self, content: str) -> str:
-        return LocatedSource("", self.options, token=self.token).part_of(content)
+        return LocatedSource("", self.options, own_token=self.token).part_of(content)
 
     def _path(self) -> str:
         return self.path or place_of(self.thing)[1]
