@@ -27,7 +27,7 @@ def tool():
 def test_the_stub_is_what_the_tool_writes():
     """After a new form or argument: ``python tools/write_chained_forms.py``."""
     for place, text in tool().stubs().items():
-        # torch 2.6 has the older name of a type.
+        # Older versions of torch have the older name of a type.
         assert place.read_text("utf-8") == re.sub(r"\bType\[", "type[", text)
 
 
