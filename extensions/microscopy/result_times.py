@@ -24,7 +24,7 @@ from ...volumes import Volume
 from ...volumes.conversion.convert import create_arrays, publish
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
 from ...volumes.conversion.destination import Destination, check_destination, destination_of, hold
-from ...volumes.conversion.ome_group import levels_at, list_label, refuse_no_image
+from ...volumes.conversion.ome_group import list_label, refuse_no_image, with_levels
 from ...volumes.conversion.volume_file import refuse_unwritable
 from ...volumes.header import Times
 
@@ -88,8 +88,8 @@ class Place:
         times = self.step._replace(number=count, stride=channels)
         whole = replace(header, shape=(count * channels, *header.shape[1:]), times=times)
         whole = replace(whole, channel_names=header.channel_names * count)
-        levels = levels_at(self.path, header, None)
-        return replace(plan, header=whole, levels=levels, keeps_channels="c" in self.sizes)
+        plan = replace(plan, header=whole, keeps_channels="c" in self.sizes)
+        return with_levels(plan, self.path, header, None)
 
 
 class JointTimes:
