@@ -72,6 +72,8 @@ class OmeImage:
     """The files of a sequence."""
     missing: MissingPlanes | None = None
     """Planes of an OME-TIFF that are in no file."""
+    is_node: bool = False
+    """Whether it is an image of OME-Zarr."""
 
     @property
     def incomplete(self) -> Collection[int]:
@@ -248,12 +250,19 @@ class FromOme(CaseFinder):
 
     def _has(self, image: OmeImage, key: str, name: str) -> bool:
         """Whether an image has a label group; ``VolumeNotFound`` if it must have it."""
-        if name in image.labels or key in self.optional:
-            return name in image.labels
+        # A writer may leave the list of label groups out.
+        is_there = name in image.labels or self._is_unlisted(image, name)
+        if is_there or key in self.optional:
+            return is_there
         have = few_names(image.labels, _MOST_NAMES)
         msg = f"image {image.name} has no label group {name!r}"
         do = f"It has {have}. " if have else "It has no label groups. "
         raise VolumeNotFound(msg, do=f"{do}Or write optional={key!r} to have it without it.")
+
+    def _is_unlisted(self, image: OmeImage, name: str) -> bool:
+        is_zarr = image.is_node and "/" not in name
+        place = join(image.place, f"labels/{name}")
+        return is_zarr and OmeNode.at(place, self.storage_options).is_image
 
     def _volume(self, image: OmeImage, time: Any) -> Volume:
         options = {**image.options, **_reader_of(image.place)}
@@ -470,7 +479,7 @@ def _images_in_list(
 
 
 def _of_node(node: OmeNode, place: str, name: str) -> OmeImage:
-    return OmeImage(place, name, node.sizes(), tuple(node.label_names()))
+    return OmeImage(place, name, node.sizes(), tuple(node.label_names()), is_node=True)
 
 
 def _of_tiff(
@@ -537,6 +546,7 @@ def _distinct(images: list[OmeImage]) -> list[OmeImage]:
             image.labels,
             image.options,
             missing=image.missing,
+            is_node=image.is_node,
         )
         for image in images
     ]

@@ -239,8 +239,8 @@ def convert(
         paths = [os.fspath(one) for one in sources if isinstance(one, (str, os.PathLike))]
         remote = any(map(is_url, paths))
         volume = Volume(volume, storage_options=storage_options if remote else None)
-        with holding(TIMES_STAY, True):  # or they are refused
-            volume.header  # noqa: B018
+    with holding(TIMES_STAY, True):  # or they are refused
+        volume.header  # noqa: B018
     header = replace(volume.header, affine=affine_entries(volume.grid.affine, volume.name))
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
     refuse_itself(volume, place)

@@ -6,7 +6,7 @@ import zarr
 from ome_files import set_ome
 
 import voxpipe as vp
-from voxpipe.core.errors import SampleError
+from voxpipe.core.errors import SampleError, VolumeNotFound
 
 SHAPE = (9, 101, 67)
 SHAPES = {"down": [SHAPE, (9, 50, 33), (9, 25, 16)], "up": [SHAPE, (9, 51, 34), (9, 26, 17)]}
@@ -68,3 +68,13 @@ def test_other_levels_are_refused(tmp_path, level):
     write_levels(tmp_path / "a.ome.zarr", SHAPES["up"], False)
     with pytest.raises(SampleError, match=r"from_ome\(level=\) is"):
         vp.from_ome(tmp_path, level=level)
+
+
+def test_a_label_group_that_no_list_names_is_a_label(tmp_path):
+    """``Volume(label=)`` and ``from_ome(label=)`` find it by its place."""
+    path = write_levels(tmp_path / "a.ome.zarr", SHAPES["up"], False)
+    write_levels(tmp_path / "a.ome.zarr" / "labels" / "own", SHAPES["up"], False)
+    (sample,) = vp.from_ome(path, label="own").open_volume()
+    assert sample["label"].shape == vp.Volume(path, label="own").shape
+    with pytest.raises(VolumeNotFound, match="no label group 'other'"):
+        vp.from_ome(path, label="other")

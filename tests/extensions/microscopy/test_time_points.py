@@ -6,6 +6,7 @@ import tifffile
 import zarr
 
 import voxpipe as vp
+from voxpipe.core.errors import OutOfVolume, SampleError
 
 SIZES = {"t": 3, "c": 2, "z": 4, "y": 6, "x": 5}
 # Each voxel is its own index in t, c, z, y, x.
@@ -117,3 +118,41 @@ def test_only_the_channels_of_a_read_are_decoded(tmp_path):
     whole = vp.Volume(tmp_path / "a.ome.zarr", time="channels")
     region = vp.Region.of_shape(whole.spatial_shape)
     assert len(volume.needed_chunks(region).chunks) < len(whole.needed_chunks(region).chunks)
+
+
+def test_a_written_axis_of_time_causes_no_warning(tmp_path):
+    """A volume that was not opened before is converted with its times."""
+    ome_tiff(tmp_path / "a.ome.tif", "ctzyx")
+    vp.convert(vp.Volume(tmp_path / "a.ome.tif"), tmp_path / "b.ome.zarr")
+    np.testing.assert_array_equal(zarr.open(tmp_path / "b.ome.zarr")["0"][:], VOXELS)
+
+
+def test_a_name_of_two_channels_is_refused(tmp_path):
+    """Their names get numbers; colours of one channel share its name."""
+    path, facts = tmp_path / "a.ome.tif", {"axes": "CZYX", "Channel": {"Name": ["A", "A"]}}
+    tifffile.imwrite(path, VOXELS[0], photometric="minisblack", metadata=facts)
+    with pytest.raises(OutOfVolume, match=r"no channel 'A'; it has 'A \(0\)', 'A \(1\)'"):
+        vp.Volume(path, channels=["A"]).numpy()
+    for one in (1, "A (1)"):
+        np.testing.assert_array_equal(vp.Volume(path, channels=[one]).numpy(), FOLDED[1:2])
+    colours = np.zeros((6, 5, 3), np.uint8)
+    facts = {"axes": "YXS", "Channel": {"Name": ["A"]}}
+    tifffile.imwrite(tmp_path / "b.ome.tif", colours, photometric="rgb", metadata=facts)
+    assert vp.Volume(tmp_path / "b.ome.tif", channels=["A"]).shape == (3, 5, 6, 1)
+
+
+def test_axes_of_files_without_names(tmp_path):
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, VOXELS, photometric="minisblack")
+    samples = [*vp.from_ome(path, axes="tczyx").open_volume()]
+    assert [sample.case for sample in samples] == ["a t0", "a t1", "a t2"]
+    np.testing.assert_array_equal(samples[1]["image"].realize(), FOLDED[2:4])
+    with pytest.raises(SampleError, match="names 4 axes"):
+        vp.from_ome(path, axes="tzyx")
+
+
+def test_missing_numbers_of_a_pattern_are_closed(tmp_path):
+    for number in (0, 1, 3):
+        tifffile.imwrite(tmp_path / f"a_z{number}.tif", VOXELS[0, 0, number])
+    (sample,) = vp.from_ome(tmp_path / "a_z{z}.tif", allow_gaps=True).open_volume()
+    np.testing.assert_array_equal(sample["image"].realize(), FOLDED[:1, ..., [0, 1, 3]])
