@@ -161,6 +161,8 @@ class ChainedForms(IterDataPipe[Any]):
         PatchSizeError
             The batch size is no whole number of at least 1. The samples of a batch differ in shape
             or in their keys.
+        SampleError
+            Volumes of one key have the same named channels in another order.
 
         Examples
         --------
