@@ -63,6 +63,7 @@ def _first_data(pipe: Pipe) -> str:
     return f"  in {text}\n" if text else ""
 
 
+_ORIGIN = ", or to the function that lists the cases, if it takes this argument."
 # Letters of the data that a warning names.
 _LONGEST_DATA = 200
 BucketOptions = dict[str, RedactedDict]  # storage options by scheme and bucket (``s3://scans``)
@@ -327,7 +328,7 @@ class OpenVolume(SeedStamper, SameLength):
             if all(isinstance(sample[key], Volume) for key in keys):
                 for argument in self._options.keys() - {*by_key, "affine", "io"}:
                     msg = f"open_volume({argument}=) has no effect: {keys[0]!r} is a Volume already"
-                    raise SampleError(msg, do=f"Give {argument}= to that Volume().")
+                    raise SampleError(msg, do=f"Give {argument}= to Volume(){_ORIGIN}")
         for argument, its_keys in self._names.items():
             for key in its_keys:
                 if key not in keys and (argument in new or sample.get(key) is not None):
@@ -378,7 +379,7 @@ class OpenVolume(SeedStamper, SameLength):
             for name, its_keys in self._by_key.items():
                 if key in its_keys and name != "affine":  # options and all
                     msg = f"{name}= names {key!r}, which is a Volume already"
-                    raise SampleError(msg, do=f"Give {name}= to that Volume().")
+                    raise SampleError(msg, do=f"Give {name}= to Volume(){_ORIGIN}")
             # ``labels=`` is for sources that are opened here, and not for a Volume.
             likely = looks_like_label(key) if self.guesses else key in self.labels
             if likely and source.kind != "label":

@@ -40,7 +40,7 @@ from ..volumes.conversion.destination import (
     part_folder,
     upload,
 )
-from ..volumes.conversion.ome_group import levels_at, list_label, refuse_no_image
+from ..volumes.conversion.ome_group import list_label, refuse_no_image, with_levels
 from ..volumes.conversion.volume_file import (
     VolumeFile,
     as_stored,
@@ -188,7 +188,7 @@ class ZarrOutput(_LockedOutput):
         side = max(plan_conversion(header).chunk)
         shard = _CHUNKS_PER_SHARD * side
         plan = plan_conversion(header, chunk=side, shard=shard, codec="zstd")
-        self._plan = replace(plan, levels=levels_at(self.place, header, None))
+        self._plan = with_levels(plan, self.place, header, None)
         self.target.finished_shards(self._key)
         self._array = create_arrays(self._plan, self.target)
         self._counts = {index: region.size for index, region in self._plan.regions()}

@@ -206,9 +206,11 @@ def remote_error(error: Exception, doing: str, place: str, message: str) -> erro
         near = closest(scheme, available_protocols(), 0.7)
         do = f"Did you mean {near[0]!r}?" if near else "Check the URL, such as 's3://bucket/name'."
         return errors.VolumeReadError(f"{place} has the unknown protocol {scheme!r}.", do=do)
-    kind = errors.VolumeNotFound if is_of_no_bucket(error) else errors.VolumeReadError
-    msg = f"{doing} {place} failed: {message}."
-    return kind(msg, do="Check the URL, the ⟦storage_options⟧ and the connection.")
+    if is_of_no_bucket(error):  # the answers of some clients are XML
+        msg = f"{doing} {place} failed: the bucket does not exist."
+        return errors.VolumeNotFound(msg, do="Check its name, and the ⟦storage_options⟧.")
+    do = "Check the URL, the ⟦storage_options⟧ and the connection."
+    return errors.VolumeReadError(f"{doing} {place} failed: {message}.", do=do)
 
 
 def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -206,7 +206,7 @@ def warn_of_times(source: Any, header: Header) -> None:
     order = {1: ", time fastest", channels: ", time slowest"}.get(stride, "") if those else ""
     msg = f"times-and-channels: the {number} time points{those} of {source.name} become "
     msg += f"{header.shape[0]} channels{order}"
-    do = 'Pass ⟦time=0⟧ for one time point, or ⟦time="channels"⟧ for this order.'
+    do = 'Pass ⟦time=0⟧ for one time point, or ⟦time="channels"⟧ for all, time slowest.'
     warn(f"{msg}. {do}", LikelyMistake)
 
 

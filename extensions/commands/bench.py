@@ -25,15 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place += "file.py:NAME of a pipe, a DataLoader2, a volume, or a function that returns one"
     add_patterns(parser, "data", place)
     whole, number = positive(int), positive(float)
+    about = "voxels of a patch: one number, or one for each axis, x, y, z as in vp.Volume().shape; "
+    about += "two for planes, y, x; not of a chain of yours (default: 96)"
+    parser.add_argument("--patch", type=whole, nargs="+", metavar="N", help=about)
     numbers = {
-        "patch": (96, "voxels per axis of a patch"),
         "batch": (4, "patches in a batch"),
         "samples": (8, "patches of each visit to a volume"),
     }
     for name, (usual, about) in numbers.items():
         text = f"{about}; not of a chain of yours (default: {usual})"
         parser.add_argument(f"--{name}", type=whole, metavar="N", help=text)
-    parser.set_defaults(usual={name: usual for name, (usual, _) in numbers.items()})
+    others = {name: number for name, (number, _) in numbers.items()}
+    parser.set_defaults(usual={"patch": [96], **others})
     count: Any = {"nargs": "+", "metavar": "N"}
     about = "numbers of worker processes to forecast (default: 0 1 2 4; of a loader its own rows)"
     none_too = positive(int, or_zero=True)
@@ -132,9 +135,13 @@ def _chain_of(arguments: argparse.Namespace) -> Any:
         return target.user_object
     for option, usual in arguments.usual.items():
         setattr(arguments, option, getattr(arguments, option) or usual)
+    patch = arguments.patch
+    if len(patch) > 3:
+        raise UsageError(f"--patch takes one number to three, got {len(patch)}")
+    size = tuple(patch) if len(patch) > 1 else patch[0]
     return (
         target.with_volumes(target.pipe.shuffle())
-        .lazy_patch(arguments.patch, samples_per_volume=arguments.samples)
+        .lazy_patch(size, samples_per_volume=arguments.samples)
         .augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)
         .batch_patches(arguments.batch)
     )

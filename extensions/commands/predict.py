@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Times of a chain of from_ome() need none, and {image} is the path of the image"
     )
     parser.add_argument("-o", "--destination", metavar="FILE", help=about)
-    about = "voxels of a window: one number or three (default: 128, or the size of a .pt2)"
+    about = "voxels of a window: one number, or x, y and z (default: 128, or the size of a .pt2)"
     whole, share = positive(int), _share
     parser.add_argument("--patch", type=whole, nargs="+", metavar="N", help=about)
     about = "share of a window that its neighbour covers, too (default: 0.5)"

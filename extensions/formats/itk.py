@@ -104,7 +104,8 @@ def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
         _check_vtk(file, voxel_bytes)
     elif image_io == "TIFFImageIO":
         msg = f"{file.name} is a TIFF, of which SimpleITK would not notice that it ends early."
-        raise UnknownFormat(msg, do="pip install tifffile, or convert it to .nii or zarr.")
+        do = "Name it .tif, by which tifffile opens it, or convert it to .nii or zarr."
+        raise UnknownFormat(msg, do=do)
     elif image_io == "BMPImageIO":
         length = int.from_bytes(file.head(_BMP_SIZE.stop)[_BMP_SIZE], "little")
         _check(file, file.size >= length, voxel_bytes)

@@ -62,7 +62,16 @@ from ...volumes.formats.stored_file import (
 )
 from ...volumes.header import IDENTITY, affine_entries, stored_affine
 from ...volumes.session import opening_session
-from .tiff_metadata import PLAIN, has_guess, labels_of_channels, time_step, warn_of_colours
+from .tiff_metadata import (
+    MAY_MISS_PLANES,
+    PLAIN,
+    MissingPlanes,
+    has_guess,
+    labels_of_channels,
+    named_files,
+    time_step,
+    warn_of_colours,
+)
 
 # tifffile's letters for a sequence of pages that nothing is said about: a stack.
 _STACKS = ("i", "q")
@@ -86,6 +95,7 @@ class TiffImage(ChunkMap):
     labels: tuple[str, ...] = ()  # names of channels in OME-XML.
     time_step: tuple[float, str] = (1.0, "")  # Between time points, and its unit
     is_guess: bool = False  # whether its planes may be a stack, and have the tags of colours
+    missing: MissingPlanes | None = None  # Planes that are in no file
 
     @cached_property
     def _grid(self) -> tuple[int, ...]:
@@ -276,13 +286,13 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
             own = options if tables[page] is None else options | {"jpegtables": tables[page]}
             return np.asarray(decode(bytes(data), number, **own)[0])[:depth]
 
-        files, places = _segments(image, per_page, file.filehandle, name)
+        files, places = _segments(image, per_page, file.filehandle)
     shape, chunks = lead + tuple(frame.shape), (1,) * len(lead) + inner
-    sizes = _spatial_shape(pyramid), _spatial_shape(image)
-    affine = stored_affine(_affine, file, series, *sizes, name)
+    affine = stored_affine(_affine, file, series, pyramid, image, name)
     form = shape, chunks, axes, dtype, frame.nodata, affine
+    missing = MissingPlanes.of(image, file, between)
     facts = labels_of_channels(file, series), time_step(file, series), has_guess(file, image)
-    return TiffImage(*form, files, places, decode_segment, whole, *facts)
+    return TiffImage(*form, files, places, decode_segment, whole, *facts, missing)
 
 
 def _segment_shape(frame: Any) -> tuple[int, ...]:
@@ -319,34 +329,19 @@ def _axes_of(
     return [axis for axis in axes[:split] if axis[1] > 1], axes[split:]
 
 
-def named_files(file: Any) -> tuple[str, ...]:
-    """Return the other files that the OME-XML of an open TIFF names."""
-    if not file.is_ome or not file.ome_metadata:
-        return ()
-    try:
-        root = ElementTree.fromstring(file.ome_metadata)
-    except ElementTree.ParseError as error:
-        raise BadHeader(f"the OME-XML of {file.filename} makes no sense: {error}.") from error
-    names = (node.attrib.get("FileName") for node in root.iter())
-    return tuple(sorted({name for name in names if name and name != file.filename}))
-
-
 def _name_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the axes; a stack of pages without a known axis becomes z."""
     stack = next((axis for axis in axes if axis in _STACKS), None)
     return axes if "z" in axes else tuple("z" if axis == stack else axis for axis in axes)
 
 
-def _segments(
-    image: Any, per_page: int, first: Any, name: str
-) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Return the files and the place of each segment of each page, in the order of the pages."""
+def _segments(image: Any, per_page: int, first: Any) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the files and the place of each segment of each page; no bytes of a missing page."""
     files: dict[str, int] = {first.name: 0}
     places = np.zeros((len(image), per_page, 3), np.int64)
     for n, page in enumerate(image):
         if page is None:
-            what = f"plane {n} of {name} is in no file that is there."
-            raise BadHeader(what, do="Put the other files of the OME-TIFF beside it.")
+            continue
         other = page.parent.filehandle
         # Those of folders below by their way there.
         is_beside = other.dirname == first.dirname
@@ -365,10 +360,9 @@ def _spatial_shape(image: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _affine(
-    file: Any, series: int, finest: tuple[int, ...], shape: tuple[int, ...], name: str
-) -> tuple[float, ...]:
-    """Return the affine of a level: voxels of all levels cover the same place."""
+def _affine(file: Any, series: int, pyramid: Any, image: Any, name: str) -> tuple[float, ...]:
+    """Return the affine of a level of a pyramid: voxels of all levels cover the same place."""
+    finest, shape = _spatial_shape(pyramid), _spatial_shape(image)
     spacing = _spacing(file, series, finest, name)
     if spacing is None:
         warn_of_coordinates(_unread_sizes(file, series), name, "resolutions in")
@@ -542,6 +536,8 @@ def open_tiff(
                 with suppress(VolumeNotFound):
                     file.beside(reference)
             image = read_tiff(tiff, level, series, name)
+        if image.missing is not None and not MAY_MISS_PLANES.get():
+            raise image.missing.error(name)
         if not is_local:  # a store of one object, whose name is empty
             image = replace(image, files=("",) * len(image.files))
         if axes is None:
@@ -569,6 +565,7 @@ def open_tiff(
     backend = ChunkedBackend(array, layout, files, header, name)
     is_stored = bool(image.places[:, 2].any())
     backend.stores_chunks = lambda: is_stored  # type: ignore[method-assign]
+    backend.missing_planes = image.missing  # type: ignore[attr-defined]
     return backend
 
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
+
 from ...core.call_site import warn
-from ...core.errors import LikelyMistake
+from ...core.context import ContextKey
+from ...core.errors import BadHeader, LikelyMistake, VolumeNotFound, VoxpipeError
+from ...core.suggest import few_names
 
 PLAIN = ("generic", "shaped", "uniform")
 """tifffile's kinds of series that only pages make: others have thumbnails, for instance."""
 TIME_UNITS = {"s": "second", "ms": "millisecond", "µs": "microsecond", "ns": "nanosecond"}
 """Units of time of OME-Zarr by those of OME-XML."""
+MAY_MISS_PLANES = ContextKey(False)
+"""Whether an OME-TIFF that lacks planes is opened, of which one time point is read."""
+_MOST_NAMES = 6
 TIME_UNITS |= {"min": "minute", "h": "hour", "d": "day"}
 
 
@@ -23,6 +34,18 @@ def _pixels_of(file: Any) -> list[Any]:
     root = ElementTree.fromstring(file.ome_metadata)
     pixels = [node for node in root.iter() if node.tag.endswith("Pixels")]
     return [node for node in pixels if any(one.tag.endswith("TiffData") for one in node)]
+
+
+def named_files(file: Any) -> tuple[str, ...]:
+    """Return the other files that the OME-XML of an open TIFF names."""
+    if not file.is_ome or not file.ome_metadata:
+        return ()
+    try:
+        root = ElementTree.fromstring(file.ome_metadata)
+    except ElementTree.ParseError as error:
+        raise BadHeader(f"the OME-XML of {file.filename} makes no sense: {error}.") from error
+    names = (node.attrib.get("FileName") for node in root.iter())
+    return tuple(sorted({name for name in names if name and name != file.filename}))
 
 
 def labels_of_channels(file: Any, series: int) -> tuple[str, ...]:
@@ -66,3 +89,66 @@ def warn_of_colours(image: Any, name: str, do: str = "") -> None:
         msg += f" tifffile writes for any {count} planes. They are read as {count} channels"
         do = do or f'Pass ⟦axes="{stack}"⟧ for a stack along z, ⟦axes="{colours}"⟧ for colours.'
         warn(f"{msg}. {do}", LikelyMistake)
+
+
+@dataclass(frozen=True)
+class MissingPlanes:
+    """Planes of an OME-TIFF that are in no file."""
+
+    count: int
+    """Number of missing planes."""
+    planes: int
+    """Number of all planes."""
+    times: frozenset[int]
+    """Time points that lack planes."""
+    number_of_times: int
+    files: tuple[str, ...]
+    """Names of missing files in the OME-XML; empty for a single file that lacks planes."""
+    is_far: bool = False
+    """Whether the file is at a URL: its other files are not read."""
+
+    @classmethod
+    def of(cls, image: Any, file: Any, axes: Sequence[tuple[str, int]]) -> Any:
+        """Return those of a series, with ``axes`` between pages; None if it has all.
+
+        ``file`` is the open TIFF.
+        """
+        if image.kind != "ome":
+            return None
+        lead = [length for _, length in axes]
+        numbers = [n for n, page in enumerate(image) if page is None and n < math.prod(lead)]
+        if not numbers:
+            return None
+        times, letters = {0}, [axis for axis, _ in axes]
+        if "t" in letters:
+            times = {*np.unravel_index(numbers, lead)[letters.index("t")].tolist()}
+        count = dict(axes).get("t", 1)
+        folder, far = file.filehandle.dirname, not file.filehandle.is_file
+        names = named_files(file)
+        files = [name for name in names if not os.path.exists(os.path.join(folder, name))]
+        return cls(len(numbers), math.prod(lead), frozenset(times), count, tuple(files), far)
+
+    def facts(self, name: str) -> str:
+        """Return a sentence with the missing files, or with the number of planes."""
+        if self.files and not self.is_far:
+            files = few_names(self.files, _MOST_NAMES)
+            return f"{name} has no file for {self.count} of {self.planes} planes: {files}"
+        if self.files:
+            msg = f"{name} is one of {len(self.files) + 1} files of an OME-TIFF"
+            return f"{msg}, and at a URL the others are not read"
+        number = self.planes - self.count
+        return f"{name} holds {number} of the {self.planes} planes that its OME-XML names"
+
+    @property
+    def cure(self) -> str:
+        """The cure, without an end."""
+        if self.files:
+            return "Copy all files to one local folder" if self.is_far else "Copy the missing files"
+        return "Copy or write the file again"
+
+    def error(self, name: str) -> VoxpipeError:
+        """Return the error of an image or a time point that lacks planes."""
+        whole = [str(n) for n in range(self.number_of_times) if n not in self.times]
+        more = f", or give a complete time point by ⟦time=⟧: {few_names(whole)}" if whole else ""
+        kind = VolumeNotFound if self.files else BadHeader
+        return kind(f"{self.facts(name)}.", do=f"{self.cure}{more}.")

@@ -38,8 +38,7 @@ from ...volumes.formats.stored_file import (
 )
 from ...volumes.header import IDENTITY, affine_entries
 from ...volumes.voxels import Voxels
-from .ome_view import at_time
-from .tiff_sequence import TIMES_AS_CHANNELS
+from .time_points import at_time
 
 # The reader of each suffix, and the arguments that let it read single planes.
 _PLANES = {"chunk_dims": ["Y", "X"]}
@@ -81,7 +80,7 @@ def _is_installed(package: str) -> bool:
 
 
 class BioioBackend(FilesBackend):
-    """An image of bioio, as (C, I, J, K); times and channels are C, times slowest."""
+    """An image of bioio, as (C, I, J, K); times and channels are C, in stored order."""
 
     counts_itself = False
 
@@ -169,7 +168,7 @@ def open_bioio(
     image.set_scene(number)
     with library_errors(f"the metadata of {name} make no sense"):
         backend = BioioBackend(file, image, name)
-    return backend if time in (None, *TIMES_AS_CHANNELS) else at_time(backend, time, name)
+    return backend if time is None else at_time(backend, time, name)
 
 
 FORMATS = Format("bioio", SUFFIXES, open_bioio, ("scene", "time"), "bioio")

@@ -6,13 +6,13 @@ import itertools
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...core.call_site import WarnOnce, warn
-from ...core.errors import LikelyMistake, SampleError, VolumeNotFound
+from ...core.errors import LikelyMistake, SampleError, UnknownFormat, VolumeNotFound
 from ...core.suggest import few_names, path_hint
 from ...core.validate import as_keys
 from ...datapipes.case_lists import CaseFinder, Cases
@@ -20,9 +20,11 @@ from ...datapipes.case_names import CASE
 from ...storage.location import is_url, public_name
 from ...volumes import Volume
 from ...volumes.catalog.find import list_below
+from ...volumes.formats.chunked_backend import check_axes
 from ...volumes.formats.stored_file import LocalStoredFile, RemoteStoredFile, import_package
 from ...volumes.header import ONE_TIME, Times
 from ..formats.tiff import read_tiff
+from ..formats.tiff_metadata import MissingPlanes
 from .bioio_reader import SUFFIXES as SCENES
 from .bioio_reader import scenes_of
 from .ome_metadata import OmeNode, join
@@ -35,9 +37,19 @@ from .tiff_sequence import (
     has_fields,
     without_word,
 )
+from .zipped_zarr import ZIP_SUFFIXES, reader_of, split_zip
 
 IMAGE, LABEL = "image", "label"
-_ENDS = (".ome.zarr", ".zarr", *(f".ome{end}" for end in SUFFIXES), *SUFFIXES, *SCENES)
+_ENDS = (
+    ".ome.zarr.zip",
+    ".ome.ozx",
+    *ZIP_SUFFIXES,
+    ".ome.zarr",
+    ".zarr",
+    *(f".ome{end}" for end in SUFFIXES),
+    *SUFFIXES,
+    *SCENES,
+)
 _TIMES = ("cases", "channels")
 _MOST_NAMES = 6
 
@@ -58,6 +70,28 @@ class OmeImage:
     """Keywords of ``Volume``."""
     files: PlaneFiles | None = None
     """The files of a sequence."""
+    missing: MissingPlanes | None = None
+    """Planes of an OME-TIFF that are in no file."""
+    is_node: bool = False
+    """Whether it is an image of OME-Zarr."""
+
+    @property
+    def incomplete(self) -> Collection[int]:
+        """Time points that lack files or planes."""
+        if self.files is not None:
+            return self.files.gaps
+        return self.missing.times if self.missing is not None else ()
+
+    def facts_of_gaps(self) -> tuple[str, str, str]:
+        """Return a sentence with the missing files, their time points, and the cure."""
+        name, times = public_name(self.place), sorted(self.incomplete)
+        if self.files is not None:
+            texts = few_names(itertools.chain(*self.files.gaps.values()), _MOST_NAMES)
+            few = few_names(map(self.files.time_text, times), _MOST_NAMES)
+            return f"{name} has no file for {texts}", few, "Copy the files"
+        assert self.missing is not None
+        few = few_names(map(str, times), _MOST_NAMES)
+        return self.missing.facts(name), few, self.missing.cure
 
 
 class FromOme(CaseFinder):
@@ -87,9 +121,15 @@ class FromOme(CaseFinder):
         ``"cases"``, the number of one time point, or ``"channels"``. Then all time points of an
         image are channels of one case.
     level
-        Level of the pyramids. The finest is 0.
+        Level of the image; the finest is 0. A label group gives its level of the same shape, so
+        labels that were predicted at a coarser level fit. A mapping has levels by key,
+        ``{"image": 1}``. Other keys then have level 0.
     optional
         Keys that a case may lack.
+    axes
+        Names of stored axes, ``"tczyx"`` for instance. TIFF without names needs them.
+    allow_gaps
+        Close missing numbers in a pattern of TIFF files.
     storage_options
         For fsspec, where the root is a URL. Give them to ``open_volume()`` too.
 
@@ -125,8 +165,10 @@ class FromOme(CaseFinder):
         label: str | Iterable[str] | Mapping[str, str] | None = None,
         *,
         time: str | int = "cases",
-        level: int = 0,
+        level: int | Mapping[str, int] = 0,
         optional: str | Iterable[str] = (),
+        axes: str | None = None,
+        allow_gaps: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.labels = _as_labels(label)
@@ -135,22 +177,44 @@ class FromOme(CaseFinder):
             msg = f"from_ome(time=) is {time!r}"
             raise SampleError(msg, do="Give 'cases', 'channels', or the number of a time point.")
         self.time, self.level = time, level
+        self._refuse_levels(level)
         self.optional = as_keys("from_ome(optional=)", optional)
         unknown = sorted({*self.optional} - {*self.labels})
         if unknown:
             msg = f"from_ome(optional=) has the keys {few_names(unknown)}, which are no labels here"
             raise SampleError(msg, do=f"The labels are {few_names([*self.labels]) or 'none'}.")
         self._once = WarnOnce()
+        self._how: dict[str, Any] = {"axes": axes} if axes is not None else {}
+        self._how |= {"allow_gaps": True} if allow_gaps else {}
         super().__init__(path, storage_options)
+
+    def _refuse_levels(self, level: Any) -> None:
+        """Raise ``SampleError`` unless a level is a number from 0, or a mapping of known keys."""
+        keys = [IMAGE, *self.labels]
+        by_key = level if isinstance(level, Mapping) else {IMAGE: level}
+        unknown = [key for key in by_key if key not in keys]
+        numbers = [n for n in by_key.values() if isinstance(n, bool) or not isinstance(n, int)]
+        if unknown or numbers or min(by_key.values(), default=0) < 0:
+            do = f"Give a number from 0, or a mapping of {few_names(keys)} to such numbers."
+            raise SampleError(f"from_ome(level=) is {level!r}", do=do)
+
+    def _level_of(self, key: str) -> int:
+        return self.level.get(key, 0) if isinstance(self.level, Mapping) else self.level
 
     def look(self) -> Cases:
         """Return the cases, from the metadata below the root."""
-        images = _distinct([*images_below(self.location, self.storage_options, self._once)])
+        how = self.storage_options, self._once, self._how
+        images = _distinct([*images_below(self.location, *how)])
         if not images:
             msg = f"there is no image of OME-Zarr or OME-TIFF below {public_name(self.location)}"
             is_there = is_url(self.location) or os.path.exists(self.location)
             do = "Check the folder; vp.from_cases() takes paths of other formats."
             raise VolumeNotFound(msg, do=do if is_there else path_hint(self.location))
+        lacking = [image for image in images if image.missing is not None]
+        if lacking and len(lacking) == len(images):  # no image has a complete time point
+            missing = [image.missing for image in lacking if image.missing is not None]
+            if all(len(one.times) == one.number_of_times for one in missing):
+                raise missing[0].error(public_name(lacking[0].place))
         return [case for image in images for case in self._cases_of(image)]
 
     def _cases_of(self, image: OmeImage) -> Iterator[dict[str, Any]]:
@@ -164,49 +228,61 @@ class FromOme(CaseFinder):
             name = image.name if count == 1 or time is None else f"{image.name} t{time}"
             case: dict[str, Any] = {CASE: name, IMAGE: self._volume(image, time)}
             for key, label in keys.items():
-                case[key] = self._label(image, label, time)
+                case[key] = self._label(image, key, label, time)
             yield case | {"ome": _facts(image, time)}
 
     def _complete_times(self, image: OmeImage) -> list[int | None]:
         """Return the time points of the cases; a warning names the files of those left out."""
         if self.time != "cases" and image.files is not None:
             image.files.at_time(None if self.time == "channels" else self.time, image.name)
+        times = image.incomplete if self.time == "channels" else [self.time]
+        if image.missing is not None and {*times} & image.missing.times:
+            raise image.missing.error(public_name(image.place))
         if self.time == "channels":
             return [None]
         if isinstance(self.time, int):
             return [self.time]
-        gaps = image.files.gaps if image.files is not None else {}
-        if image.files is not None and gaps:
-            missing = few_names([text for row in gaps.values() for text in row], _MOST_NAMES)
-            few = few_names(map(image.files.time_text, gaps), _MOST_NAMES)
-            msg = f"incomplete-times: {public_name(image.place)} has no file for {missing}."
-            do = "Copy the files to have them too."
-            self._once.warn(image.name, f"{msg} Time points left out: {few}. {do}", LikelyMistake)
+        if gaps := image.incomplete:
+            facts, few, do = image.facts_of_gaps()
+            msg = f"incomplete-times: {facts}. Time points left out: {few}. {do} to have them too."
+            self._once.warn(image.name, msg, LikelyMistake)
         return [time for time in range(image.sizes.get("t", 1)) if time not in gaps]
 
     def _has(self, image: OmeImage, key: str, name: str) -> bool:
         """Whether an image has a label group; ``VolumeNotFound`` if it must have it."""
-        if name in image.labels or key in self.optional:
-            return name in image.labels
+        # A writer may leave the list of label groups out.
+        is_there = name in image.labels or self._is_unlisted(image, name)
+        if is_there or key in self.optional:
+            return is_there
         have = few_names(image.labels, _MOST_NAMES)
         msg = f"image {image.name} has no label group {name!r}"
         do = f"It has {have}. " if have else "It has no label groups. "
         raise VolumeNotFound(msg, do=f"{do}Or write optional={key!r} to have it without it.")
 
+    def _is_unlisted(self, image: OmeImage, name: str) -> bool:
+        is_zarr = image.is_node and "/" not in name
+        place = join(image.place, f"labels/{name}")
+        return is_zarr and OmeNode.at(place, self.storage_options).is_image
+
     def _volume(self, image: OmeImage, time: Any) -> Volume:
-        options = {**image.options}
+        options = {**image.options, **_reader_of(image.place)}
         if image.sizes.get("t", 1) > 1 and time is not None:
             options["time"] = time
         elif image.files is not None or image.sizes.get("t", 1) > 1:
             options["time"] = "channels"
-        if self.level:
-            options["level"] = self.level
+        if level := self._level_of(IMAGE):
+            options["level"] = level
         return Volume(image.place, storage_options=self.storage_options, **options)
 
-    def _label(self, image: OmeImage, name: str, time: Any) -> Volume:
+    def _label(self, image: OmeImage, key: str, name: str, time: Any) -> Volume:
         place = join(image.place, f"labels/{name}")
-        sizes = OmeNode.at(place, self.storage_options).sizes()
-        options: dict[str, Any] = {"level": self.level} if self.level else {}
+        node = OmeNode.at(place, self.storage_options)
+        sizes, level = node.sizes(), self._level_of(key)
+        if isinstance(self.level, int) and self.level:
+            own = OmeNode.at(image.place, self.storage_options).spatial_shapes()
+            level = _level_alike(node.spatial_shapes(), own, self.level)
+        options: dict[str, Any] = _reader_of(place)
+        options |= {"level": level} if level else {}
         count, of_image = sizes.get("t", 1), image.sizes.get("t", 1)
         if count < of_image and not isinstance(self.time, int):
             group = f"label group {name!r} of image {image.name}"
@@ -260,10 +336,29 @@ class FromOme(CaseFinder):
             yield f"case={case[CASE]}, {', '.join(k for k in case if k not in (CASE, 'ome'))}"
 
 
+def _level_alike(labels: Sequence[Any], image: Sequence[Any], level: int) -> int:
+    """Return the level of labels with the shape of a level of the image; else the same number.
+
+    Examples
+    --------
+    >>> _level_alike([(4, 4), (2, 2)], [(8, 8), (4, 4), (2, 2)], 1)
+    0
+    """
+    if level >= len(image) or (level < len(labels) and labels[level] == image[level]):
+        return level
+    return labels.index(image[level]) if image[level] in labels else level
+
+
+def _reader_of(place: str) -> dict[str, Any]:
+    """Return the options for a part of an archive at a URL; a local path names it itself."""
+    return reader_of(place) if is_url(place) else {}
+
+
 def _sizes_of(volume: Volume) -> dict[str, int]:
     """Return the lengths of the axes of an image of OME-Zarr, by letter; empty for others."""
     source = volume.located_source
-    if source is None or ".zarr" not in source.name:
+    is_zarr = source is not None and (".zarr" in source.name or split_zip(source.name))
+    if source is None or not is_zarr:
         return {}
     return OmeNode.at(source.path or source.location, source.options.storage_options).sizes()
 
@@ -291,16 +386,22 @@ def _facts(image: OmeImage, time: Any) -> dict[str, Any]:
     return facts
 
 
-def images_below(root: str, options: Mapping[str, Any], once: WarnOnce) -> Iterator[OmeImage]:
-    """Yield the images of a root, in the order of its metadata, or of the names in a folder."""
+def images_below(
+    root: str, options: Mapping[str, Any], once: WarnOnce, how: Mapping[str, Any]
+) -> Iterator[OmeImage]:
+    """Yield the images of a root, in the order of its metadata, or of the names in a folder.
+
+    ``how`` has options of the readers of TIFF.
+    """
     if has_fields(root) and (is_url(root) or not os.path.exists(root)):
-        files = files_of_pattern(root, options)
+        gaps = {key: value for key, value in how.items() if key == "allow_gaps"}
+        files = files_of_pattern(root, options, **gaps)
         sizes = dict(zip(files.axes, map(len, files.values), strict=True))
         name = without_word(posixpath.basename(root).partition("{")[0]) or "image"
-        yield OmeImage(root, name, sizes, files=files)
+        yield OmeImage(root, name, sizes, options=gaps, files=files)
         return
     if public_name(root).lower().endswith(SUFFIXES):
-        yield from _of_tiff(root, plain(posixpath.basename(public_name(root))), options)
+        yield from _of_tiff(root, plain(posixpath.basename(public_name(root))), options, how)
         return
     if root.lower().endswith(SCENES):
         yield from _of_scenes(root, plain(posixpath.basename(root)))
@@ -312,30 +413,39 @@ def images_below(root: str, options: Mapping[str, Any], once: WarnOnce) -> Itera
     paths = [*node.images()] if node.version else []
     if paths:
         yield from _images_in_list(node, root, paths, once)
+    if paths or split_zip(root) is not None:
         return
     try:
         _, places = list_below(root, options)
     except VolumeNotFound:
         return
+    except UnknownFormat:
+        msg = f"from_ome() opens OME-Zarr, TIFF, CZI, ND2 and LIF, and {public_name(root)} is none"
+        do = 'Give files of other formats as cases: vp.from_cases([{"image": path}]).'
+        raise UnknownFormat(msg, do=do) from None
     is_list: dict[str, bool] = {}
     parts: set[str] = set()  # files of OME-TIFFs that were found by another of their files
     for name, place in sorted(places.items()):
         plate, is_first = _list_above(root, name, options, is_list)
         if plate and is_first:  # its list names missing images, too
-            for each in images_below(join(root, plate), options, once):
+            for each in images_below(join(root, plate), options, once, how):
                 yield replace(each, name=f"{plain(plate)}/{each.name}")
         if plate:
             continue
         if public_name(place).lower().endswith((".ome.tif", ".ome.tiff")):
             if place not in parts:
-                yield from _of_tiff(place, plain(name), options, parts)
+                yield from _of_tiff(place, plain(name), options, how, parts)
         elif place.lower().endswith(SCENES) and not is_url(place):
             yield from _of_scenes(place, plain(name))
         elif not name.lower().endswith(SUFFIXES):
-            is_node = is_url(place) or os.path.isdir(place)
+            is_zip = split_zip(place) is not None
+            is_node = is_zip or is_url(place) or os.path.isdir(place)
             image = OmeNode.at(place, options) if is_node else None
             if image is not None and image.is_image:
                 yield _of_node(image, place, plain(name))
+            elif is_zip:
+                for each in images_below(place, options, once, how):
+                    yield replace(each, name=f"{plain(name)}/{each.name}")
 
 
 def _list_above(
@@ -369,11 +479,15 @@ def _images_in_list(
 
 
 def _of_node(node: OmeNode, place: str, name: str) -> OmeImage:
-    return OmeImage(place, name, node.sizes(), tuple(node.label_names()))
+    return OmeImage(place, name, node.sizes(), tuple(node.label_names()), is_node=True)
 
 
 def _of_tiff(
-    place: str, name: str, options: Mapping[str, Any], parts: set[str] | None = None
+    place: str,
+    name: str,
+    options: Mapping[str, Any],
+    how: Mapping[str, Any],
+    parts: set[str] | None = None,
 ) -> Iterator[OmeImage]:
     """Yield the series of a TIFF, each of which may be a position; add its files to ``parts``."""
     tifffile, is_far = import_package("tifffile", place), is_url(place)
@@ -387,9 +501,12 @@ def _of_tiff(
         folder, names = os.path.dirname(place), (part for one in images for part in one.files)
         parts.update(os.path.join(folder, part) for part in names)
     for number, image in enumerate(images):
-        sizes = dict(zip(image.axes, image.shape, strict=True))
-        own = {"series": number} if several else {}
-        yield OmeImage(place, f"{name}/{number}" if several else name, sizes, options=own)
+        own = {key: value for key, value in how.items() if key == "axes"}
+        letters = check_axes(own["axes"], image.shape, place) if own else image.axes
+        sizes = dict(zip(letters, image.shape, strict=True))
+        own |= {"series": number} if several else {}
+        own_name = f"{name}/{number}" if several else name
+        yield OmeImage(place, own_name, sizes, options=own, missing=image.missing)
 
 
 def _of_scenes(place: str, name: str) -> Iterator[OmeImage]:
@@ -428,6 +545,8 @@ def _distinct(images: list[OmeImage]) -> list[OmeImage]:
             image.sizes,
             image.labels,
             image.options,
+            missing=image.missing,
+            is_node=image.is_node,
         )
         for image in images
     ]

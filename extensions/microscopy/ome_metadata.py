@@ -16,7 +16,9 @@ from ...storage.file_reader import LocalRanges
 from ...storage.location import is_url, public_name
 from ...storage.ranges import RangeStore
 from ...storage.remote import open_remote
+from ...volumes.formats.chunked_backend import SPATIAL
 from ...volumes.formats.zarr_nodes import levels_of
+from .zipped_zarr import split_zip, store_at
 
 LABELS = "labels"
 _MOST_NAMES = 6
@@ -39,7 +41,9 @@ class OmeNode:
 
     @classmethod
     def at(cls, place: str, options: Mapping[str, Any] | None = None) -> OmeNode:
-        """Return the node at a path or URL; reads nothing."""
+        """Return the node at a path or URL; reads nothing but the directory of an archive."""
+        if parts := split_zip(place):
+            return cls(store_at(parts[0], options or {}, parts[1]))
         return cls(open_remote(place, options or {}) if is_url(place) else LocalRanges(place))
 
     @property
@@ -102,6 +106,14 @@ class OmeNode:
         """Return the lengths of the axes of an image by their letters, as stored."""
         levels = levels_of(self.attributes, self.name)
         return dict(zip(levels[0].axes, self.shape, strict=False)) if levels else {}
+
+    def spatial_shapes(self) -> list[dict[str, int]]:
+        """Return the lengths of x, y and z of each level of an image, by letter."""
+        result = []
+        for level in levels_of(self.attributes, self.name):
+            sizes = zip(level.axes, self.below(level.path).shape, strict=False)
+            result.append({axis: length for axis, length in sizes if axis in SPATIAL})
+        return result
 
     def label_names(self) -> list[str]:
         """Return the names of the label groups of an image, in the order of their list."""

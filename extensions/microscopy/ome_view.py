@@ -3,94 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from ...core import Region
+from ...core.context import holding
 from ...core.errors import SampleError, VolumeError, VolumeNotFound
 from ...storage.location import public_name
-from ...volumes.backend import Backend, Channels, read_counted
-from ...volumes.chunks.chunked_array import NeededChunks
+from ...volumes.backend import Backend
 from ...volumes.formats.stored_file import Format
 from ...volumes.registry import BackendRequest, resolve_backend
-from ...volumes.stack_source import Read, ViewedBackend
-from ...volumes.voxels import Voxels
 from ..formats.hdf5 import FORMATS as HDF5
+from ..formats.tiff_metadata import MAY_MISS_PLANES
 from .ome_metadata import LABELS, OmeNode, join
-from .tiff_sequence import SUFFIXES, TIMES_AS_CHANNELS, is_pattern
-
-
-class TimePoint(ViewedBackend):
-    """The channels of one time point of an image, whose times and channels are C.
-
-    The backend ``inner`` is that of the image. Its ``channels`` of the time point are in ascending
-    order. Keys of the content have the number ``time``.
-    """
-
-    counts_below = True
-
-    def __init__(self, inner: Backend, channels: Sequence[int], time: int) -> None:
-        shape = len(channels), *inner.header.shape[1:]
-        every = inner.header.channel_names
-        names = tuple(every[channel] for channel in channels) if every else ()
-        times = inner.header.times._replace(number=1, stride=1)
-        header = replace(inner.header, shape=shape, channel_names=names, times=times)
-        super().__init__(inner, header, "time", time)
-        self._runs = _runs(channels)
-        self.levels = inner.levels
-
-    def _parts(self, channels: Channels | None) -> Iterator[Channels]:
-        """Yield the channels of the image, run by run."""
-        first, last = channels or (0, self.shape[0])
-        begin = 0
-        for start, stop in self._runs:
-            low, high = max(first - begin, 0), min(last - begin, stop - start)
-            begin += stop - start
-            if low < high:
-                yield start + low, start + high
-
-    def reads(self, region: Region, channels: Channels | None) -> Iterator[Read]:
-        """Yield the reads of the image, one for each run of channels."""
-        for part in self._parts(channels):
-            yield self._inner, region, part
-
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return the stored voxels of a region at this time."""
-        parts = [read_counted(*part) for part in self.reads(region, channels)]
-        if len(parts) == 1:
-            return parts[0]
-        return replace(parts[0], array=np.concatenate([part.array for part in parts]))
-
-    def needed_chunks(
-        self, region: Region, channels: Channels | None = None
-    ) -> NeededChunks | None:
-        """Return the chunks of the image that a read needs."""
-        parts = [self._inner.needed_chunks(region, part) for part in self._parts(channels)]
-        if len(parts) == 1 or None in parts:
-            return parts[0]
-        every = [part for part in parts if part is not None]
-        chunks = np.unique(np.concatenate([part.chunks for part in every]), axis=0)
-        return NeededChunks(chunks, sum(part.voxels for part in every), every[0].chunk_bytes)
-
-
-def _runs(numbers: Sequence[int]) -> list[Channels]:
-    """Return ascending numbers as half-open intervals.
-
-    Examples
-    --------
-    >>> _runs([0, 1, 2, 5, 7, 8])
-    [(0, 3), (5, 6), (7, 9)]
-    """
-    runs: list[Channels] = []
-    for number in map(int, numbers):
-        if runs and runs[-1][1] == number:
-            runs[-1] = runs[-1][0], number + 1
-        else:
-            runs.append((number, number + 1))
-    return runs
+from .tiff_sequence import SUFFIXES, is_pattern
+from .time_points import at_time
+from .zipped_zarr import reader_of, split_zip
 
 
 def open_view(
@@ -112,10 +39,11 @@ def open_view(
     inner = _without_view(request, options)
     if label is not None:
         inner = _at_label(inner, name, label)
-    backend = resolve_backend(inner)
+    with holding(MAY_MISS_PLANES, isinstance(time, int)):
+        backend = resolve_backend(inner)
     if backend is None:
         raise VolumeError(f"{name} is no image of OME-Zarr or TIFF.", do="Check the path.")
-    if time in (None, *TIMES_AS_CHANNELS) or not isinstance(backend, Backend):
+    if time is None or not isinstance(backend, Backend):
         return backend
     return at_time(backend, time, name)
 
@@ -146,24 +74,10 @@ def _at_label(request: BackendRequest, name: str, label: Any) -> BackendRequest:
     place = os.fspath(request.path) if request.path else request.uri or ""
     OmeNode.at(place, request.storage_options).label(label)
     there = join(place, path)
+    own: dict[str, Any] = {**vars(request), **reader_of(there)}
     if request.path is None:
-        return BackendRequest(**{**vars(request), "uri": there, "remote_zarr_uri": there})
-    return BackendRequest(**{**vars(request), "path": type(request.path)(there)})
-
-
-def at_time(backend: Backend, time: Any, name: str) -> Backend:
-    """Return one time point of an image."""
-    times, channels = backend.header.times, range(backend.shape[0])
-    if not backend.header.names_axes:
-        msg = f"{name} does not name its axes, so it has no time points"
-        raise SampleError(msg, do='Name them by ⟦axes="tczyx"⟧, in the order of the array.')
-    if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < times.number:
-        have = f"0 to {times.number - 1}" if times.number > 1 else "only 0"
-        do = 'Give a number from 0, or ⟦time="channels"⟧ for all of them as channels.'
-        raise SampleError(f"{name} has no time point {time!r}, but {have}", do=do)
-    if times.number == 1:
-        return backend
-    return TimePoint(backend, times.first(channels)[time].tolist(), time)
+        return BackendRequest(**{**own, "uri": there, "remote_zarr_uri": there})
+    return BackendRequest(**{**own, "path": type(request.path)(there)})
 
 
 def _is_view(request: BackendRequest) -> bool:
@@ -178,7 +92,8 @@ def _is_view(request: BackendRequest) -> bool:
     if request.path is not None and os.path.isdir(place):
         return bool(OmeNode.at(place).version)
     name = public_name(place).lower()
-    return name.endswith((*SUFFIXES, *HDF5.suffixes)) or ".zarr" in name
+    is_file = name.endswith((*SUFFIXES, *HDF5.suffixes))
+    return is_file or ".zarr" in name or split_zip(name) is not None
 
 
 _PARTS = {"label", "time"}

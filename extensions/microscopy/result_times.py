@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import LeadsOutside, SampleError
+from ...core.errors import DestinationExists, LeadsOutside, SampleError
 from ...stitching.stitched_volume import refuse_shared
 from ...storage.content import content_key
-from ...storage.location import is_url
+from ...storage.location import is_url, public_name
 from ...volumes import Volume
 from ...volumes.conversion.convert import create_arrays, publish
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
 from ...volumes.conversion.destination import Destination, check_destination, destination_of, hold
-from ...volumes.conversion.ome_group import levels_at, list_label, refuse_no_image
+from ...volumes.conversion.ome_group import list_label, refuse_no_image, with_levels
 from ...volumes.conversion.volume_file import refuse_unwritable
 from ...volumes.header import Times
 
@@ -88,8 +88,8 @@ class Place:
         times = self.step._replace(number=count, stride=channels)
         whole = replace(header, shape=(count * channels, *header.shape[1:]), times=times)
         whole = replace(whole, channel_names=header.channel_names * count)
-        levels = levels_at(self.path, header, None)
-        return replace(plan, header=whole, levels=levels, keeps_channels="c" in self.sizes)
+        plan = replace(plan, header=whole, keeps_channels="c" in self.sizes)
+        return with_levels(plan, self.path, header, None)
 
 
 class JointTimes:
@@ -126,8 +126,12 @@ class JointTimes:
             if len(mine) == 1:
                 continue
             _, image, _, sizes, step = mine[0]
-            if any(other[1] != image for other in mine) or refuse_unwritable(path):
+            if refuse_unwritable(path):
                 refuse_shared(path)
+            if any(other[1] != image for other in mine):
+                what = f"the results of two cases would be {public_name(path)}"
+                do = f"Write {IMAGE}, the path of the image, into it, or give f(case)."
+                raise DestinationExists(what, do=do)
             target = destination_of(path, options)
             self._joint[path] = Place(path, sizes, step, _parts(path, stack), target)
             self._joint[path].times.update((name, time) for name, _, time, *_ in mine)

@@ -58,11 +58,10 @@ from ...volumes.session import opening_session
 from ...volumes.source import FolderVersion
 from ..formats.tiff import TiffImage, kind_of, raise_complaints, read_tiff
 from ..formats.tiff_metadata import warn_of_colours
+from .time_points import TIMES_AS_CHANNELS, at_time
 
 SUFFIXES = (".tif", ".tiff", ".tf8", ".btf")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z]+)(?::[^{}]*)?\}")
-TIMES_AS_CHANNELS = ("channels", "all")
-"""Values of ``time=`` by which all time points are channels."""
 _AXES = "tcz"  # of files, in the order in which they vary: time points slowest
 _NUMBER = re.compile(r"(\d+)")
 _LOOKED_AT = 16  # first files of a folder by which it is recognised
@@ -472,7 +471,9 @@ def open_sequence(
 ) -> Backend:
     """Return the backend of the planes of a folder, or of the files of a pattern."""
     whole = planes_of(request, name, pattern, allow_gaps=allow_gaps)
-    files, places = whole.at_time(time, name), whole.existing
+    # Without {t} each file may hold all time points of its channel.
+    in_files = time is not None and "t" not in whole.axes
+    files, places = whole.at_time(None if in_files else time, name), whole.existing
     counts = dict(zip(files.axes, map(len, files.values), strict=True))
     every = [_file_at(place, request) for place in files.places]
     image, segments, decoders = read_planes(every, name)
@@ -496,7 +497,7 @@ def open_sequence(
         backend.folder = FolderVersion(os.fspath(request.path))
     elif request.path is not None:
         backend.folder = PatternVersion(partial(planes_of, request, name, pattern), places)
-    return backend
+    return at_time(backend, time, name) if in_files else backend
 
 
 def _backend(

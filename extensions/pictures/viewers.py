@@ -199,8 +199,9 @@ def _names_of(source: Any, names: Sequence[str], rows: NDArray[np.int64]) -> lis
     label = place.options.reader_kwargs.get("label") if place is not None else None
     short = label or source.name.rstrip("/").rpartition("/")[2] or source.name
     count = rows.shape[1]
-    if len(names) >= count and len({*names[:count]}) == count and all(names[:count]):
-        return [names[channel] for channel in rows[0]]
+    own = [names[channel] for channel in rows[0]] if len(names) > rows[0].max() else []
+    if len({*own}) == count and all(own):
+        return own
     return [short] if count == 1 else [f"{short} [{number}]" for number in range(count)]
 
 

@@ -1,11 +1,14 @@
 """Every store of byte ranges keeps one contract."""
 
+import shutil
+
 import fsspec
 import pytest
 from range_store_contract import RANGE_OBJECTS, RangeStoreContract
 from s3_server import S3Server
 
 from voxpipe.core.errors import MissingDependency, VolumeReadError
+from voxpipe.extensions.microscopy.zipped_zarr import store_at
 from voxpipe.storage.file_reader import LocalRanges
 from voxpipe.storage.fsspec_ranges import FsspecRanges
 from voxpipe.storage.obstore_ranges import ObstoreRanges, settings_of
@@ -266,3 +269,13 @@ def test_a_bucket_of_another_region_is_left_to_fsspec(tmp_path, sent):
         for _ in range(3):
             assert store.get("a/first") == RANGE_OBJECTS["a/first"]
     assert sent == ["a/first"]
+
+
+class TestZippedFolder(RangeStoreContract):
+    """A folder of an archive is a store like others."""
+
+    @pytest.fixture
+    def ranges(self, tmp_path):
+        write(tmp_path / "a" / "in")
+        packed = shutil.make_archive(str(tmp_path / "a"), "zip", tmp_path / "a")
+        return store_at(shutil.move(packed, f"{packed}.ozx"), {}, "in")

@@ -51,7 +51,7 @@ from .destination import (
     destination_of,
     disk_errors,
 )
-from .ome_group import image_above, is_zarr2, levels_at, list_label, refuse_no_image, write_levels
+from .ome_group import image_above, is_zarr2, list_label, refuse_no_image, with_levels, write_levels
 from .volume_file import as_stored, file_header, refuse_times, writer_of
 from .whole_file import write_file
 
@@ -239,8 +239,8 @@ def convert(
         paths = [os.fspath(one) for one in sources if isinstance(one, (str, os.PathLike))]
         remote = any(map(is_url, paths))
         volume = Volume(volume, storage_options=storage_options if remote else None)
-        with holding(TIMES_STAY, True):  # or they are refused
-            volume.header  # noqa: B018
+    with holding(TIMES_STAY, True):  # or they are refused
+        volume.header  # noqa: B018
     header = replace(volume.header, affine=affine_entries(volume.grid.affine, volume.name))
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
     refuse_itself(volume, place)
@@ -252,7 +252,7 @@ def convert(
         return ConversionResult(place, whole, whole, 1, 0)
     refuse_other_formats(place)
     refuse_no_image(place, storage_options or {})
-    plan = replace(plan, levels=levels_at(place, header, levels))
+    plan = with_levels(plan, place, header, levels)
     target = destination_of(place, storage_options or {})
     what = f"{volume.name} could not be converted to {target.name}"
     leave = "Or remove the hidden folder .NAME.part next to the destination."

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,14 @@ CODECS = ("lz4hc", "lz4", "zstd", "none")
 """Codecs of ``convert``: lz4hc decodes fastest, lz4 encodes fastest, zstd compresses best."""
 
 
+class ImageLevel(NamedTuple):
+    """A level of the image of a label group, relative to that of the labels' finest level."""
+
+    shape: Triple
+    ratio: tuple[float, float, float]  # of its voxel size to that of the finest level
+    shift: tuple[float, float, float]  # of its first voxel, in millimetres
+
+
 @dataclass(frozen=True)
 class ConvertPlan:
     """Chunks, shards and codec of one written volume."""
@@ -51,6 +59,7 @@ class ConvertPlan:
     codec: str  # one of :data:`CODECS`.
     levels: tuple[Triple, ...] = ()  # Factors of the coarser levels along I, J, K.
     keeps_channels: bool = False  # Whether one channel has an axis, too.
+    image_levels: tuple[ImageLevel, ...] = ()  # Levels of the image of a label group.
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -123,7 +132,11 @@ class ConvertPlan:
 
     def fingerprint(self) -> tuple[object, ...]:
         """Return the facts in which two written volumes of one source may differ."""
-        levels = (self.levels,) if self.levels else ()
+        levels: tuple[object, ...] = (self.levels,) if self.levels else ()
+        shapes = tuple(level.shape for level in self.image_levels)
+        extent = self.header.shape[1:]
+        usual = (tuple(-(-n // f) for n, f in zip(extent, own, strict=True)) for own in self.levels)
+        levels += (shapes,) if shapes and shapes != tuple(usual) else ()
         return (self.chunk, self.shard, self.channels, self.codec, "crc32c", *levels)
 
     def _stored_shape(self, times: int, channels: int, spatial: Triple) -> tuple[int, ...]:
@@ -281,7 +294,11 @@ def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict
     for number, factors in enumerate(((1, 1, 1), *plan.levels)):
         scale = spacing * factors
         # Voxels of all levels cover the same box.
-        start = (scale - spacing) / 2 + (origin / size if is_world else 0.0)
+        start = (scale - spacing) / 2
+        if number and plan.image_levels:
+            level = plan.image_levels[number - 1]
+            scale, start = spacing * level.ratio, np.array(level.shift) / size
+        start = start + (origin / size if is_world else 0.0)
         steps = [{"type": "scale", "scale": [*lead_steps, *scale[::-1].tolist()]}]
         if start.any() or any(starts):
             translation = [*starts, *start[::-1].tolist()]

@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from ...core.sample import parse_json
 from ...storage.file_reader import LocalRanges
 from ...storage.location import file_system, is_url, public_name, remote_errors
 from ...storage.remote import open_remote
-from ..formats.zarr_nodes import levels_of
+from ..formats.zarr_nodes import Level, levels_of
 from ..header import Header, Triple, affine_matrix
-from .convert_plan import ConvertPlan, spacing_of
+from .convert_plan import ConvertPlan, ImageLevel, spacing_of
 
 _LABEL_GROUP = re.compile(r"(.+\.zarr(?:/[^/]+)*)/labels/([^/]+)/?", re.IGNORECASE)
 _SUFFIX = ".ome.zarr"
@@ -39,6 +40,8 @@ _MOST_LEVELS = 16
 _EVEN = 1.5
 # Largest part of a direction along a second axis of the world: half a voxel in 500.
 _STRAIGHT = 1e-3
+# Largest difference of a voxel size in the metadata of a level from its factor.
+_FAR = 0.25
 
 
 def image_above(place: str) -> tuple[str, str] | None:
@@ -53,8 +56,8 @@ def image_above(place: str) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def levels_at(place: str, header: Header, levels: int | None) -> tuple[Triple, ...]:
-    """Return the factors of the coarser levels of an image at a place, finest first.
+def with_levels(plan: ConvertPlan, place: str, header: Header, levels: int | None) -> ConvertPlan:
+    """Return a plan with the factors of the coarser levels of an image at a place.
 
     Without a number: those of ``.ome.zarr`` and of label groups end at 256 voxels; other names
     have one level. Labels of a local image with levels get these, from the one of their shape on.
@@ -70,7 +73,7 @@ def levels_at(place: str, header: Header, levels: int | None) -> tuple[Triple, .
     most = levels or (_MOST_LEVELS if is_pyramid else 1)
     above = None if levels else _levels_above(place, header)
     if above is not None:
-        return above
+        return replace(plan, levels=above[0], image_levels=above[1])
     i, j, k = header.shape[1:]
     spacing, factors = np.array(spacing_of(header)), np.ones(3, np.int64)
     result = list[Triple]()
@@ -81,7 +84,7 @@ def levels_at(place: str, header: Header, levels: int | None) -> tuple[Triple, .
         steps = np.where(shape > 1, spacing * factors, np.inf)
         factors = np.where(steps <= _EVEN * steps.min(), factors * 2, factors)
         result.append((int(factors[0]), int(factors[1]), int(factors[2])))
-    return tuple(result)
+    return replace(plan, levels=tuple(result))
 
 
 def is_oblique(header: Header) -> bool:
@@ -116,8 +119,10 @@ def _check_directions(place: str, header: Header) -> None:
     warn(text, LikelyMistake)
 
 
-def _levels_above(place: str, header: Header) -> tuple[Triple, ...] | None:
-    """Return the factors of the levels of a local image, for a label group; None without any."""
+def _levels_above(
+    place: str, header: Header
+) -> tuple[tuple[Triple, ...], tuple[ImageLevel, ...]] | None:
+    """Return the factors and levels of a local image, for a label group; None without any."""
     import zarr
 
     above = image_above(place)
@@ -125,21 +130,41 @@ def _levels_above(place: str, header: Header) -> tuple[Triple, ...] | None:
         return None
     group = zarr.open_group(above[0], mode="r")
     shapes = list[NDArray[np.int64]]()
-    for level in levels_of(dict(group.attrs), above[0]):
+    levels = levels_of(dict(group.attrs), above[0])
+    for level in levels:
         array: Any = group[level.path]
         lengths = dict(zip(level.axes, array.shape, strict=True))
         shapes.append(np.array([lengths.get(axis, 1) for axis in "xyz"]))
-    own = np.array(header.shape[1:])
+    own = before = np.array(header.shape[1:])
     first = next((n for n, shape in enumerate(shapes) if (shape == own).all()), len(shapes))
-    result = list[Triple]()
-    for shape in shapes[first + 1 :]:
+    result, images = list[Triple](), list[ImageLevel]()
+    for shape, level in zip(shapes[first + 1 :], levels[first + 1 :], strict=True):
         factors = np.rint(own / shape).astype(np.int64)
-        # Other writers round a length down.
+        # Writers round lengths up or down.
         is_near = (abs(-(-own // factors) - shape) <= 1).all()
         if not is_near or (result and (factors % result[-1]).any()):
             break
+        ratio = factors // (result[-1] if result else 1)
+        if ((shape - 1) * ratio >= before).any():  # the level before ends earlier
+            break
+        images.append(_image_level(level, levels[first], shape, factors))
         result.append((int(factors[0]), int(factors[1]), int(factors[2])))
-    return tuple(result) if first < len(shapes) > 1 else None
+        before = shape
+    return (tuple(result), tuple(images)) if first < len(shapes) > 1 else None
+
+
+def _image_level(
+    level: Level, finest: Level, shape: NDArray[np.int64], factors: NDArray[np.int64]
+) -> ImageLevel:
+    """Return the shape of a level, and its place; that of whole blocks if its metadata differ."""
+    sizes = np.abs(np.array(finest.scale))
+    with np.errstate(all="ignore"):
+        ratio = np.abs(level.scale) / sizes
+    shift = np.subtract(level.translation, finest.translation)
+    if not (level.has_place and (abs(ratio - factors) < _FAR * factors).all()):
+        ratio, shift = factors.astype(np.float64), sizes * (factors - 1) / 2
+    one: Any = (shape.tolist(), ratio.tolist(), shift.tolist())
+    return ImageLevel(*map(tuple, one))
 
 
 def write_levels(array: Any, plan: ConvertPlan, store: Any, create: Any, *, is_label: bool) -> None:
@@ -153,6 +178,7 @@ def write_levels(array: Any, plan: ConvertPlan, store: Any, create: Any, *, is_l
         ratio = tuple(b // a for a, b in zip(before, factors, strict=True))[::-1]
         lead = array.shape[:-3]
         shape = tuple(-(-n // f) for n, f in zip(array.shape[-3:], ratio, strict=True))
+        shape = plan.image_levels[number - 1].shape[::-1] if plan.image_levels else shape
         coarse = create(store(str(number)), (*lead, *shape))
         for block in _shards(coarse):
             coarse[(..., *block)] = _coarser(array, block, ratio, is_label)

@@ -221,6 +221,8 @@ def names_of_channels(
     --------
     >>> names_of_channels(["DAPI", "GFP"], "tczyx", (2, 2, 5, 8, 8))
     ('DAPI', 'GFP', 'DAPI', 'GFP')
+    >>> names_of_channels(["DAPI", "DAPI"], "czyx", (2, 5, 8, 8))  # a name chooses one channel
+    ('DAPI (0)', 'DAPI (1)')
     """
     c_axes = [n for n, axis in enumerate(axes) if axis not in SPATIAL]
     place = next((place for place, n in enumerate(c_axes) if axes[n] == "c"), None)
@@ -229,6 +231,8 @@ def names_of_channels(
         return tuple(labels) * math.prod(lengths) if len(labels) == 1 else ()
     if len(labels) != lengths[place]:
         return ()
+    several = {label for label in labels if label and list(labels).count(label) > 1}
+    labels = [f"{name} ({n})" if name in several else name for n, name in enumerate(labels)]
     return tuple(labels[n] for n in np.indices(lengths)[place].ravel().tolist())
 
 

@@ -544,3 +544,13 @@ def test_a_run_that_goes_on_prints_like_paths(scans, tmp_path, monkeypatch, caps
     again = {row["path"] for row in json.loads(capsys.readouterr().out)["results"]}
     assert first == again
     assert all(map(os.path.isabs, again))
+
+
+@pytest.mark.parametrize("patch", [("4", "6", "5"), ("4",)])
+def test_the_patch_of_a_forecast_has_one_number_or_one_for_each_axis(tmp_path, capsys, patch):
+    np.save(tmp_path / "a.npy", np.zeros((8, 9, 10), np.uint8))
+    settings = ["--batch", "1", "--samples", "1", "--workers", "0", "--seconds", "0.05"]
+    assert main(["bench", str(tmp_path), *settings, "--json", "--patch", *patch]) == 0
+    assert json.loads(capsys.readouterr().out)["forecasts"][0]["patches_per_second"] > 0
+    assert main(["bench", str(tmp_path), "--patch", "1", "2", "3", "4"]) == 2
+    assert "--patch takes one number to three, got 4" in capsys.readouterr().err

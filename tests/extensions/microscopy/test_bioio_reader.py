@@ -175,3 +175,19 @@ def test_a_damaged_czi_is_a_bad_header(tmp_path):
 
     with pytest.raises(BadHeader, match="bioio-czi does not open"):
         vp.Volume(place).probe()
+
+
+def test_time_is_slowest_among_channels_in_any_order_of_a_file(tmp_path, fake, monkeypatch):
+    """Also where the reader's channels are slower than its time points."""
+    (tmp_path / "a.nd2").touch()
+    dims = types.SimpleNamespace(order="CTZYX")
+    monkeypatch.setattr(Image, "dims", dims)
+    monkeypatch.setattr(
+        Image,
+        "set_scene",
+        lambda self, _: setattr(self, "dask_data", Chunks(VOXELS.swapaxes(0, 1), self.chunks)),
+    )
+    volume = vp.Volume(tmp_path / "a.nd2", scene=0, time="channels")
+    folded = VOXELS.reshape(6, 4, 20, 30).transpose(0, 3, 2, 1)
+    np.testing.assert_array_equal(volume.numpy(), folded)
+    assert volume.channel_names == Image.channel_names * 2

@@ -84,8 +84,10 @@ def test_images_of_a_plate_have_groups_of_their_own(tmp_path):
     def never(batch):
         raise AssertionError
 
-    for place in (f"{root}/A/1/0/labels/b", str(tmp_path / "b.nii.gz")):
-        with pytest.raises(DestinationExists, match="the results of two cases would be"):
+    places = {f"{root}/A/1/0/labels/b": "{image}", str(tmp_path / "b.nii.gz"): "{case}"}
+    for place, field in places.items():
+        text = f"the results of two cases would be(?s:.*)Write {field}"
+        with pytest.raises(DestinationExists, match=text):
             vp.predict(never, cases, place, **model)
     renamed = cases.map(lambda sample: sample.replace(case=f"x {sample.case}"))
     with pytest.raises(SampleError, match="none of from_ome"):

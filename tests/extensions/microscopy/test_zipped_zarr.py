@@ -1,0 +1,102 @@
+"""Label groups, levels and plates of OME-Zarr in a zip archive."""
+
+import shutil
+
+import fsspec
+import numpy as np
+import pytest
+import zarr
+from ome_files import set_ome, write_image, write_plate
+
+import voxpipe as vp
+from voxpipe.core.errors import UnknownFormat, VolumeNotFound
+
+IMAGE = np.arange(2 * 4 * 6 * 5, dtype=np.uint16).reshape(2, 4, 6, 5)
+LABEL = (IMAGE[0] % 3).astype(np.uint8)
+
+
+def archive(folder, suffix):
+    """Zip a folder, and return the archive."""
+    packed = shutil.make_archive(str(folder), "zip", folder)
+    return shutil.move(packed, f"{folder}{suffix}")
+
+
+def with_levels(path, version=3):
+    """Write an image of two levels with the labels nuclei of two levels."""
+    write_image(path, IMAGE, "czyx", version, {"nuclei": (LABEL, "zyx")})
+    for place, voxels in (("", IMAGE), ("/labels/nuclei", LABEL)):
+        group = zarr.open_group(f"{path}{place}", mode="a")
+        group.create_array("1", data=voxels[..., ::2, ::2])
+        key = dict(group.attrs)
+        image = key.get("ome", key)["multiscales"][0]
+        scale = [1.0] * (voxels.ndim - 3) + [0.5, 1.0, 1.0]
+        step = {"type": "scale", "scale": scale}
+        image["datasets"].append({"path": "1", "coordinateTransformations": [step]})
+        set_ome(group, {"multiscales": [image]})
+    return path
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("suffix", [".ozx", ".zarr.zip"])
+@pytest.mark.parametrize("is_far", [False, True])
+def test_labels_and_levels(tmp_path, suffix, version, is_far):
+    path = archive(with_levels(tmp_path / "a", version), suffix)
+    if is_far:
+        url = f"memory://zipped-{tmp_path.name}/a{suffix}"
+        with open(path, "rb") as file:
+            fsspec.filesystem("memory").pipe(url.partition(":/")[2], file.read())
+        path = url
+    for level in (0, 1):
+        image, label = (
+            voxels[..., :: level + 1, :: level + 1].T for voxels in (IMAGE, LABEL[None])
+        )
+        image, label = (np.moveaxis(voxels, -1, 0) for voxels in (image, label))
+        volume = vp.Volume(path, label="nuclei", level=level)
+        np.testing.assert_array_equal(volume.numpy(), label)
+        assert volume.kind == "label"
+        ((sample),) = vp.from_ome(path, label="nuclei", level=level).open_volume()
+        assert sample.case == "a"
+        np.testing.assert_array_equal(sample["image"].realize(), image)
+        np.testing.assert_array_equal(sample["label"].realize(), label)
+    with pytest.raises(VolumeNotFound, match=r"no label group 'nucleus'(?s:.*)mean 'nuclei'"):
+        vp.Volume(path, label="nucleus").shape  # noqa: B018  reading the property opens it
+
+
+def test_a_path_inside_of_an_archive(tmp_path):
+    path = archive(with_levels(tmp_path / "a"), ".ozx")
+    np.testing.assert_array_equal(vp.Volume(f"{path}/labels/nuclei").numpy()[0], LABEL.T)
+    np.testing.assert_array_equal(
+        vp.Volume(f"{path}/1", axes="czyx").numpy(), np.moveaxis(IMAGE[..., ::2, ::2].T, -1, 0)
+    )
+    with pytest.raises(VolumeNotFound, match="no zarr group or array 'labels/other'"):
+        vp.Volume(f"{path}/labels/other").shape  # noqa: B018  reading the property opens it
+    with pytest.raises(VolumeNotFound, match="there is no file"):
+        vp.from_ome(tmp_path / "none.ozx")
+    with pytest.raises(VolumeNotFound, match="there is no file"):
+        vp.Volume(tmp_path / "none.ozx", label="nuclei").probe()
+
+
+def test_plates_and_folders_of_archives(tmp_path):
+    """Images of a zipped plate are cases, at a URL too."""
+    plate = write_plate(tmp_path / "p", 3, ["A/1"], 2, IMAGE, "czyx", {"nuclei": (LABEL, "zyx")})
+    path = archive(plate, ".ozx")
+    shutil.rmtree(plate)
+    archive(with_levels(tmp_path / "b"), ".zarr.zip")
+    shutil.rmtree(tmp_path / "b")
+    names = ["b", "p/A/1/0", "p/A/1/1"]
+    samples = [*vp.from_ome(tmp_path, label="nuclei").open_volume()]
+    assert [sample.case for sample in samples] == names
+    np.testing.assert_array_equal(samples[2]["image"].realize()[0], IMAGE[0].T + 1)
+    url = f"memory://plate-{tmp_path.name}/p.ozx"
+    with open(path, "rb") as file:
+        fsspec.filesystem("memory").pipe(url.partition(":/")[2], file.read())
+    far = [*vp.from_ome(url, label="nuclei").open_volume()]
+    assert [sample.case for sample in far] == ["A/1/0", "A/1/1"]
+    np.testing.assert_array_equal(far[1]["image"].realize()[0], IMAGE[0].T + 1)
+    np.testing.assert_array_equal(far[1]["label"].realize()[0], LABEL.T)
+
+
+def test_a_file_of_another_format_is_no_root(tmp_path):
+    (tmp_path / "a.h5").touch()
+    with pytest.raises(UnknownFormat, match=r"opens OME-Zarr(?s:.*)vp.from_cases"):
+        vp.from_ome(tmp_path / "a.h5")
