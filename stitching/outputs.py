@@ -103,6 +103,7 @@ class ArrayOutput(Output):
 
     def __init__(self, grid: Grid, cells: OpenCells, array: Any = None, axes: str = XYZ) -> None:
         self.grid, self.cells, self.array = grid, cells, array
+        self._is_new = array is None
         # The names of stored axes are those of x, y and z, or there are none.
         self._axes = XYZ if array is None or {*axes} != {*XYZ} else axes
         self._order = [XYZ.index(letter) for letter in self._axes]
@@ -128,7 +129,9 @@ class ArrayOutput(Output):
         self.array[(slice(None), *(region.slices[axis] for axis in self._order))] = value
 
     def finish(self, kind: str) -> Volume:
-        own: Any = {} if self._axes == XYZ else {"axes": f"c{self._axes}"}
+        # The axes of a new array have names if those of the image have.
+        is_named = self._axes != XYZ or (self._is_new and self.grid.axes == XYZ)
+        own: Any = {"axes": f"c{self._axes}"} if is_named else {}
         return Volume(self.array, affine=self.grid.affine, kind=kind, **own)
 
 
