@@ -557,11 +557,11 @@ def _layout(dataset: Any, name: str, axes: Any) -> Layout:
         if axes is None and len(shape) > 4:
             raise UnknownFormat(f"{where} has {len(shape)} axes without names.", do=_NAME_AXES)
     if axes is not None or tags is None:
-        stated = labels
+        file_axes = labels
         with suppress(KeyError, TypeError, ValueError):
-            stated = [str(axis["key"]) for axis in json.loads(tags)["axes"]]
+            file_axes = [str(axis["key"]) for axis in json.loads(tags)["axes"]]
         if "".join(labels) != axes:  # else it decides between labels and tags that differ
-            refuse_other_axes(axes, stated, shape, where)
+            refuse_other_axes(axes, file_axes, shape, where)
         return plain_layout(shape, name, axes)
     with library_errors(f"{_AXES} of {name} make no sense"):
         sizes = [(str(a["key"]), a.get("resolution")) for a in json.loads(tags)["axes"]]

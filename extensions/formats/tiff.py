@@ -86,8 +86,8 @@ class TiffImage(ChunkMap):
     whole: int | None  # offset of all voxels if they are contiguous, bare and in C order
     labels: tuple[str, ...] = ()  # names of channels in OME-XML.
     time_step: tuple[float, str] = (1.0, "")  # Between time points, and its unit
-    is_guess: bool = False  # whether its planes may be a stack, and have the tags of colours
-    stated: tuple[str, ...] = ()  # names of axes in metadata, which ``axes=`` may not contradict
+    is_guess: bool = False  # whether its planes may be a stack, and have the tags of colours.
+    file_axes: tuple[str, ...] = ()  # Names of axes in metadata, which ``axes=`` may not contradict
 
     @cached_property
     def _grid(self) -> tuple[int, ...]:
@@ -534,7 +534,7 @@ def open_tiff(
         if axes is None:
             warn_of_colours(image, name)
         names = image.axes if axes is None else check_axes(axes, image.shape, name)
-        refuse_other_axes(axes, image.stated, image.shape, name)
+        refuse_other_axes(axes, image.file_axes, image.shape, name)
         if axes is None and not {"x", "y"} <= {*names}:
             msg = f"{name} names its axes {', '.join(names)}, without x or y"
             raise BadHeader(msg, do=f'Name all {len(names)} by ⟦axes="zyx"⟧, for instance.')
