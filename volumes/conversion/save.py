@@ -83,6 +83,8 @@ def save(
     ------
     BadHeader
         ``like`` has another shape, or the array has two orders that fit.
+    GridMismatch
+        The labels do not cover the image of their group.
     DestinationBusy
         This process is writing that file, or another one is for a long time.
     DestinationExists
