@@ -11,6 +11,7 @@ from ..core.errors import GridMismatch, SampleError
 from ..volumes import Volume
 from ..volumes.backend import as_array
 from ..volumes.header import affine_matrix, given_affine
+from ..volumes.stack_source import letters_of
 from .op_pipe import unknown_key
 
 BY_KEY = ("affine", "axes", "dataset", "follow", "io", "level", "reader", "series")
@@ -67,6 +68,10 @@ def placed_as(key: str, other: str, volumes: Mapping[str, Volume]) -> Volume:
         shapes = f"{volume.spatial_shape} and {like.spatial_shape}"
         msg = f"affine={{{key!r}: {other!r}}} is for volumes of one shape, and they have {shapes}"
         do = f"Give the place of {key!r} as a matrix, or open_volume(axes=) for other axes."
+        i, j, k = like.spatial_shape
+        if not volume.names_axes and volume.spatial_shape == ((j, i, 1) if k == 1 else (k, j, i)):
+            letters = letters_of(volume)
+            do = f"The other is transposed: add ⟦open_volume(axes={{{key!r}: {letters!r}}})⟧."
         raise GridMismatch(f"{msg}: {volume.name} and {like.name}", do=do)
     return volume.placed_at(like.affine)
 

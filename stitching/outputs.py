@@ -40,7 +40,7 @@ from ..volumes.conversion.destination import (
     part_folder,
     upload,
 )
-from ..volumes.conversion.ome_group import list_label, refuse_no_image, with_levels
+from ..volumes.conversion.ome_group import list_label, plan_at, refuse_no_image, refuse_other_image
 from ..volumes.conversion.volume_file import (
     VolumeFile,
     as_stored,
@@ -103,6 +103,7 @@ class ArrayOutput(Output):
 
     def __init__(self, grid: Grid, cells: OpenCells, array: Any = None, axes: str = XYZ) -> None:
         self.grid, self.cells, self.array = grid, cells, array
+        self._is_new = array is None
         # The names of stored axes are those of x, y and z, or there are none.
         self._axes = XYZ if array is None or {*axes} != {*XYZ} else axes
         self._order = [XYZ.index(letter) for letter in self._axes]
@@ -128,7 +129,9 @@ class ArrayOutput(Output):
         self.array[(slice(None), *(region.slices[axis] for axis in self._order))] = value
 
     def finish(self, kind: str) -> Volume:
-        own: Any = {} if self._axes == XYZ else {"axes": f"c{self._axes}"}
+        # The axes of a new array have names if those of the image have.
+        is_named = self._axes != XYZ or (self._is_new and self.grid.axes == XYZ)
+        own: Any = {"axes": f"c{self._axes}"} if is_named else {}
         return Volume(self.array, affine=self.grid.affine, kind=kind, **own)
 
 
@@ -188,7 +191,7 @@ class ZarrOutput(_LockedOutput):
         side = max(plan_conversion(header).chunk)
         shard = _CHUNKS_PER_SHARD * side
         plan = plan_conversion(header, chunk=side, shard=shard, codec="zstd")
-        self._plan = with_levels(plan, self.place, header, None)
+        self._plan = plan_at(plan, self.place, None, self._options)
         self.target.finished_shards(self._key)
         self._array = create_arrays(self._plan, self.target)
         self._counts = {index: region.size for index, region in self._plan.regions()}
@@ -233,9 +236,7 @@ class ZarrOutput(_LockedOutput):
     def _write_shard(
         self, index: tuple[int, int, int], shard: Region, voxels: NDArray[Any]
     ) -> None:
-        zyx = voxels.transpose(0, 3, 2, 1)
-        zyx = zyx if len(self._plan.axes) == 4 else zyx[0]
-        self._array[self._plan.index(shard)] = np.ascontiguousarray(zyx, self._plan.dtype)
+        self._array[self._plan.index(shard)] = self._plan.in_order(voxels)
         self.target.note(index)
 
     def finish(self, kind: str) -> Volume:
@@ -335,6 +336,7 @@ def output_at(
     if refuse_unwritable(place):
         return FileOutput(place, like, **how)
     refuse_no_image(place, how["options"])
+    refuse_other_image(place, grid, how["options"])
     target = destination_of(place, how["options"])
     output = ZarrOutput(place, target, ExitStack(), is_file=False, **how)
     output.unit = _unit_of(like)

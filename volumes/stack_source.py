@@ -15,7 +15,14 @@ import numpy as np
 
 from ..core import Affine, Grid, Region
 from ..core.call_site import WarnOnce
-from ..core.errors import GridMismatch, LikelyMistake, SampleError, UnknownFormat, VolumeError
+from ..core.errors import (
+    BadHeader,
+    GridMismatch,
+    LikelyMistake,
+    SampleError,
+    UnknownFormat,
+    VolumeError,
+)
 from ..core.grid import GRID_TOLERANCE
 from ..first_use import extensions, load
 from ..storage.content import content_key
@@ -142,16 +149,15 @@ _AXES_ONCE = WarnOnce()
 def warn_of_axes(volumes: Mapping[str, Any], *, is_list: bool = False) -> None:
     """Warn if one volume names its axes, another does not, and both orders have one shape.
 
-    The volumes have one grid; ``is_list`` if they are parts of a list.
+    The volumes have one grid; ``is_list`` if they are parts of a list. With an ``affine=`` that
+    gives one of them the place of the other, ``BadHeader`` is raised.
     """
-    names = {key: getattr(volume, "names_axes", True) for key, volume in volumes.items()}
-    first = next((key for key, is_named in names.items() if is_named), None)
-    plain = next((key for key, is_named in names.items() if is_named is False), None)
-    if first is None or plain is None:
+    pair = _in_two_orders(volumes)
+    if pair is None:
         return
-    i, j, k = volumes[first].grid.shape
-    if i != (j if k == 1 else k):
-        return
+    first, plain = pair
+    if volumes[plain].names_axes is None and not is_list:
+        raise _two_orders(volumes, first, plain)
     name, letters = volumes[plain].name, letters_of(volumes[plain])
     axes = f"⟦open_volume(axes={{{plain!r}: {letters!r}}})⟧"
     text = (
@@ -163,6 +169,40 @@ def warn_of_axes(volumes: Mapping[str, Any], *, is_list: bool = False) -> None:
     # Once per data set: its cases share a format and a folder or a parent folder.
     place = os.path.dirname(os.path.dirname(name)), os.path.splitext(name)[1]
     _AXES_ONCE.warn((first, plain, *place), text, LikelyMistake)
+
+
+def refuse_two_orders(volumes: Mapping[str, Any]) -> None:
+    """Raise ``BadHeader`` where :func:`warn_of_axes` warns, as names of axes are used."""
+    pair = _in_two_orders(volumes)
+    if pair is not None:
+        first, plain = pair
+        raise _two_orders(volumes, first, plain)
+
+
+def _in_two_orders(volumes: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return a key with named axes, and one without that fits in two orders; None without both."""
+    has_names = {key: getattr(volume, "names_axes", True) for key, volume in volumes.items()}
+    first = next((key for key, has in has_names.items() if has), None)
+    plain = next((k for k, has in has_names.items() if not has and fits_twice(volumes[k])), None)
+    return None if first is None or plain is None else (first, plain)
+
+
+def fits_twice(volume: Any) -> bool:
+    """Whether the grid of a volume has one shape in the order x, y, z and in z, y, x."""
+    i, j, k = volume.grid.shape
+    return bool(i == (j if k == 1 else k))
+
+
+def _two_orders(volumes: Mapping[str, Any], first: str, key: str) -> BadHeader:
+    """Return the error for a volume without names of axes that fits another in two orders."""
+    letters = letters_of(volumes[key])
+    names = {k: f"{k!r} ({volumes[k].name})" if k else volumes[k].name for k in (key, first)}
+    one, other = names.values()
+    msg = f"{one} does not name its axes, {other} does, and "
+    do = f"Add ⟦open_volume(axes={{{key!r}: {letters!r}}})⟧, or " if key else "Give "
+    do += f"vp.Volume(path, axes={letters!r}), for an array as tifffile or zarr give it, and "
+    do += f"{letters[::-1]!r} for one as nibabel gives it."
+    return BadHeader(f"{msg}two orders fit their shape", do=do)
 
 
 def letters_of(volume: Any) -> str:

@@ -13,7 +13,7 @@ import re
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -44,6 +44,7 @@ from ...volumes.formats.chunked_backend import (
     named_layout,
     plain_layout,
     refuse_conventions,
+    refuse_other_axes,
     refuse_other_names,
     warn_of_coordinates,
     warn_of_empty,
@@ -555,7 +556,12 @@ def _layout(dataset: Any, name: str, axes: Any) -> Layout:
         axes = axes_of_names(labels, where)
         if axes is None and len(shape) > 4:
             raise UnknownFormat(f"{where} has {len(shape)} axes without names.", do=_NAME_AXES)
-    if tags is None or axes is not None:
+    if axes is not None or tags is None:
+        file_axes = labels
+        with suppress(KeyError, TypeError, ValueError):
+            file_axes = [str(axis["key"]) for axis in json.loads(tags)["axes"]]
+        if "".join(labels) != axes:  # else it decides between labels and tags that differ
+            refuse_other_axes(axes, file_axes, shape, where)
         return plain_layout(shape, name, axes)
     with library_errors(f"{_AXES} of {name} make no sense"):
         sizes = [(str(a["key"]), a.get("resolution")) for a in json.loads(tags)["axes"]]

@@ -32,12 +32,14 @@ from ...core.errors import (
 from ...core.memory import usable_memory
 from ...volumes.array_source import ArraySource, from_array
 from ...volumes.backend import Backend
+from ...volumes.formats.chunked_backend import warn_of_coordinates
 from ...volumes.formats.raw import LocalRaw, RawHeader, fastest_first, world_affine
 from ...volumes.formats.stored_file import Format, LocalStoredFile, StoredFile
-from ...volumes.header import affine_entries
+from ...volumes.header import IDENTITY, affine_entries
 from ...volumes.registry import BackendRequest, unknown_format
 from ...volumes.source import Options
 from .hdf5 import refuse_leading_on
+from .tiff_metadata import is_usual_resolution
 
 # Bytes before uncompressed voxels, by ITK's reader: GIPL 1.0.
 _HEADERS = {"GiplImageIO": 256}
@@ -141,6 +143,9 @@ def _check(file: StoredFile, is_whole: bool, voxel_bytes: int) -> None:
         raise TruncatedVolume(f"{msg} {voxel_bytes} bytes of voxels.")
 
 
+# Pictures have no place in the world: these formats have a resolution of the print at most.
+_PICTURES = ("PNGImageIO", "JPEGImageIO", "JPEG2000ImageIO", "BMPImageIO")
+_INCH = 25.4  # millimetres
 # ITK's readers that read a part of a file: these are decoded slab by slab.
 _STREAMING = ("MetaImageIO", "VTKImageIO")
 # Memory of one slab.
@@ -198,6 +203,10 @@ def open_itk(
         # SimpleITK takes its angstrom for millimetres, and signed bytes for unsigned ones.
         raise unknown_format(name, ("MRC",))
     check_end(file, image_io, fields.voxel_bytes)
+    if image_io in _PICTURES:
+        # As in a plain TIFF: ITK's default directions would flip x and y.
+        fields = replace(fields, affine=IDENTITY)
+        _warn_of_resolution(reader.GetSpacing(), name)
 
     def write(raw: BinaryIO) -> None:
         whole, step = fields.voxel_bytes, size[-1]
@@ -213,6 +222,13 @@ def open_itk(
 
     IO_COUNTERS.count(headers=1)
     return LocalRaw(fields, [*others, file], name, write)
+
+
+def _warn_of_resolution(spacing: Sequence[float], name: str) -> None:
+    """Warn of a resolution of a picture, which is not read; usual ones have no meaning."""
+    x, y, *_ = spacing
+    is_usual = x == y and (x == 1 or is_usual_resolution(_INCH / x))
+    warn_of_coordinates([] if is_usual else ["pixels per length"], name, "resolutions in")
 
 
 def open_with_itk(file: StoredFile, why: str, data_files: Sequence[str]) -> Backend:

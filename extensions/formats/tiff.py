@@ -49,6 +49,7 @@ from ...volumes.formats.chunked_backend import (
     factors_in,
     named_layout,
     refuse_conventions,
+    refuse_other_axes,
     warn_of_coordinates,
 )
 from ...volumes.formats.raw import RawHeader, open_raw
@@ -66,10 +67,9 @@ from .tiff_metadata import (
     MAY_MISS_PLANES,
     PLAIN,
     MissingPlanes,
-    has_guess,
-    labels_of_channels,
+    facts_of,
     named_files,
-    time_step,
+    unread_sizes,
     warn_of_colours,
 )
 
@@ -95,6 +95,7 @@ class TiffImage(ChunkMap):
     labels: tuple[str, ...] = ()  # names of channels in OME-XML.
     time_step: tuple[float, str] = (1.0, "")  # Between time points, and its unit
     is_guess: bool = False  # whether its planes may be a stack, and have the tags of colours
+    file_axes: tuple[str, ...] = ()  # Names of axes in metadata, which ``axes=`` may not contradict
     missing: MissingPlanes | None = None  # Planes that are in no file
 
     @cached_property
@@ -117,10 +118,6 @@ class TiffImage(ChunkMap):
 _KIND = "shape dtype chunks bitspersample sampleformat compression predictor fillorder photometric"
 _KIND += " planarconfig extrasamples subsampling"
 _ORIENTATION, _PALETTE, _RESOLUTION_UNIT = 274, 320, 296
-# Tags of GeoTIFF, LSM, STK, FluoView, SEM, FEI, SIS, NIH Image and Micro-Manager.
-_SIZE_TAGS = (33550, 34264, 34412, 33628, 33629, 34361, 34118, 34680, 34682, 33560, 43314, 51123)
-# Units in an inch; pixels per inch that writers write without a meaning, and 0 for no unit.
-_PER_INCH, _USUAL = {2: 1.0, 3: 2.54, 4: 25.4, 5: 25400.0}, (0, 72, 96)
 _GDAL_TAGS = (42112, 42113)  # metadata, and the number of missing voxels
 _GDAL_NEUTRAL = {"scale": 1.0, "offset": 0.0}  # roles of its items that change the values
 _IMAGEJ_NEUTRAL = {"cf": 0.0, "c0": 0.0, "c1": 1.0}  # a straight line
@@ -291,7 +288,7 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     affine = stored_affine(_affine, file, series, pyramid, image, name)
     form = shape, chunks, axes, dtype, frame.nodata, affine
     missing = MissingPlanes.of(image, file, between)
-    facts = labels_of_channels(file, series), time_step(file, series), has_guess(file, image)
+    facts = facts_of(file, series, image, tuple(axis for axis, _ in between + inside))
     return TiffImage(*form, files, places, decode_segment, whole, *facts, missing)
 
 
@@ -365,7 +362,7 @@ def _affine(file: Any, series: int, pyramid: Any, image: Any, name: str) -> tupl
     finest, shape = _spatial_shape(pyramid), _spatial_shape(image)
     spacing = _spacing(file, series, finest, name)
     if spacing is None:
-        warn_of_coordinates(_unread_sizes(file, series), name, "resolutions in")
+        warn_of_coordinates(unread_sizes(file, series), name, "resolutions in")
     if spacing is None and finest == shape:
         return IDENTITY
     steps, spaces = np.divide(finest, shape), np.array(spacing or (1.0, 1.0, 1.0))
@@ -391,17 +388,6 @@ def _spacing(
     except (ElementTree.ParseError, ValueError, TypeError, ZeroDivisionError) as error:
         raise BadHeader(f"the spacing in {name} makes no sense: {error}.", do=_AFFINE) from error
     return None
-
-
-def _unread_sizes(file: Any, series: int) -> list[str]:
-    """Return the names of metadata that give sizes of pixels, other than OME's and ImageJ's."""
-    page = file.series[series].keyframe
-    names = [tag.name for tag in page.tags if tag.code in _SIZE_TAGS]
-    names += ["tifffile's spacing"] * any("spacing" in one for one in file.shaped_metadata or ())
-    x, y = page.get_resolution()
-    pixels = x * _PER_INCH.get(page.tags.valueof(_RESOLUTION_UNIT, 2), 0)
-    is_usual = x == y and (x == 1 or any(math.isclose(pixels, n, rel_tol=0.02) for n in _USUAL))
-    return names if is_usual else [*names, "XResolution and YResolution"]
 
 
 def _ome_spacing(
@@ -543,6 +529,7 @@ def open_tiff(
         if axes is None:
             warn_of_colours(image, name)
         names = image.axes if axes is None else check_axes(axes, image.shape, name)
+        refuse_other_axes(axes, image.file_axes, image.shape, name)
         if axes is None and not {"x", "y"} <= {*names}:
             msg = f"{name} names its axes {', '.join(names)}, without x or y"
             raise BadHeader(msg, do=f'Name all {len(names)} by ⟦axes="zyx"⟧, for instance.')

@@ -26,6 +26,18 @@ MAY_MISS_PLANES = ContextKey(False)
 _MOST_NAMES = 6
 TIME_UNITS |= {"min": "minute", "h": "hour", "d": "day"}
 
+# Tags of GeoTIFF, LSM, STK, FluoView, SEM, FEI, SIS, NIH Image and Micro-Manager.
+_SIZE_TAGS = (33550, 34264, 34412, 33628, 33629, 34361, 34118, 34680, 34682, 33560, 43314, 51123)
+_PER_INCH = {2: 1.0, 3: 2.54, 4: 25.4, 5: 25400.0}  # units in an inch; others have no unit
+_RESOLUTION_UNIT = 296
+# Pixels per inch that writers write without a meaning; 0 where a file has no unit.
+_USUAL = (0, 72, 96)
+
+
+def is_usual_resolution(pixels: float) -> bool:
+    """Return whether pixels per inch are a default of writers, and so no size of pixels."""
+    return any(math.isclose(pixels, usual, rel_tol=0.02) for usual in _USUAL)
+
 
 def _pixels_of(file: Any) -> list[Any]:
     """Return the elements ``Pixels`` of the OME-XML of a file, one for each series."""
@@ -48,7 +60,7 @@ def named_files(file: Any) -> tuple[str, ...]:
     return tuple(sorted({name for name in names if name and name != file.filename}))
 
 
-def labels_of_channels(file: Any, series: int) -> tuple[str, ...]:
+def _labels_of_channels(file: Any, series: int) -> tuple[str, ...]:
     """Return the names of channels in the OME-XML of a series; empty without it."""
     pixels = _pixels_of(file)
     if series >= len(pixels):
@@ -57,7 +69,7 @@ def labels_of_channels(file: Any, series: int) -> tuple[str, ...]:
     return tuple(one.get("Name", "") for one in channels)
 
 
-def time_step(file: Any, series: int) -> tuple[float, str]:
+def _time_step(file: Any, series: int) -> tuple[float, str]:
     """Return the step between time points of a series and its unit; 1 without a unit if unknown."""
     pixels = [node.attrib for node in _pixels_of(file)][series:]
     interval = (file.imagej_metadata or {}).get("finterval")
@@ -69,12 +81,40 @@ def time_step(file: Any, series: int) -> tuple[float, str]:
     return 1.0, ""
 
 
-def has_guess(file: Any, image: Any) -> bool:
+def _is_named(file: Any, image: Any) -> bool:
+    """Whether metadata name the axes of a series, and not its pages alone."""
+    return image.kind not in PLAIN or any("axes" in one for one in file.shaped_metadata or ())
+
+
+def _stated_axes(file: Any, image: Any, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the axes of a series if metadata name them, x and y among them; else none."""
+    return axes if {"x", "y"} <= {*axes} and _is_named(file, image) else ()
+
+
+def _has_guess(file: Any, image: Any) -> bool:
     """Whether planes have the tags of colours that tifffile writes for any 3 or 4 planes."""
-    page, names = image.keyframe, [*(file.shaped_metadata or ())]
+    page = image.keyframe
     tags = page.photometric, page.planarconfig  # RGB, each colour in a plane of its own
-    is_named = image.kind not in PLAIN or any("axes" in one for one in names)
-    return tags == (2, 2) and page.samplesperpixel in (3, 4) and not is_named
+    return tags == (2, 2) and page.samplesperpixel in (3, 4) and not _is_named(file, image)
+
+
+def facts_of(
+    file: Any, series: int, image: Any, axes: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[float, str], bool, tuple[str, ...]]:
+    """Return names of channels, the step in time, whether planes may be colours, and named axes."""
+    facts = _labels_of_channels(file, series), _time_step(file, series), _has_guess(file, image)
+    return *facts, _stated_axes(file, image, axes)
+
+
+def unread_sizes(file: Any, series: int) -> list[str]:
+    """Return the names of metadata that give sizes of pixels, other than OME's and ImageJ's."""
+    page = file.series[series].keyframe
+    names = [tag.name for tag in page.tags if tag.code in _SIZE_TAGS]
+    names += ["tifffile's spacing"] * any("spacing" in one for one in file.shaped_metadata or ())
+    x, y = page.get_resolution()
+    pixels = x * _PER_INCH.get(page.tags.valueof(_RESOLUTION_UNIT, 2), 0)
+    is_usual = x == y and (x == 1 or is_usual_resolution(pixels))
+    return names if is_usual else [*names, "XResolution and YResolution"]
 
 
 _LETTERS = {"s": "z", "z": "c"}, {"s": "c"}  # of a stack, and of colours

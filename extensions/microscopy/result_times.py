@@ -24,7 +24,7 @@ from ...volumes import Volume
 from ...volumes.conversion.convert import create_arrays, publish
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
 from ...volumes.conversion.destination import Destination, check_destination, destination_of, hold
-from ...volumes.conversion.ome_group import list_label, refuse_no_image, with_levels
+from ...volumes.conversion.ome_group import list_label, plan_at, refuse_no_image, refuse_other_image
 from ...volumes.conversion.volume_file import refuse_unwritable
 from ...volumes.header import Times
 
@@ -63,13 +63,15 @@ class Place:
         if not mine:
             return {}
         first = next(iter(mine.values()))
-        plan = self._plan(first)
+        refuse_other_image(self.path, first.grid, options)
+        plan = plan_at(self._plan(first), self.path, None, options)
         key = content_key(self.path, tuple(volume.token for volume in mine.values()))
         self.target.finished_shards(key)
         array = create_arrays(plan, self.target)
         for case, volume in mine.items():
             for _, region in plan.regions():
                 voxels = volume.read(region).array.transpose(0, 3, 2, 1)
+                voxels = voxels[:, 0] if plan.is_flat else voxels
                 voxels = voxels if "c" in plan.axes else voxels[0]
                 place = (self.times[case], *plan.index(region)[1:])
                 array[place] = np.ascontiguousarray(voxels, plan.dtype)
@@ -88,8 +90,7 @@ class Place:
         times = self.step._replace(number=count, stride=channels)
         whole = replace(header, shape=(count * channels, *header.shape[1:]), times=times)
         whole = replace(whole, channel_names=header.channel_names * count)
-        plan = replace(plan, header=whole, keeps_channels="c" in self.sizes)
-        return with_levels(plan, self.path, header, None)
+        return replace(plan, header=whole, keeps_channels="c" in self.sizes)
 
 
 class JointTimes:

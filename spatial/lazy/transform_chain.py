@@ -27,7 +27,8 @@ from ...core.grid import GRID_TOLERANCE
 from ...core.lru_cache import cached_property
 from ...core.stream import common_identity
 from ...volumes.formats.chunked_backend import PIXEL
-from ...volumes.stack_source import letters_of, warn_of_axes
+from ...volumes.stack_source import fits_twice, letters_of, refuse_two_orders, warn_of_axes
+from ..ops.axis_op import ToAxes
 from ..ops.grid_op import of_source, warn_of_outside
 from ..ops.op import Params, Step
 from ..plans.matrices import compose_plans, flat_axes
@@ -103,8 +104,7 @@ class TransformChain:
             distance = grid.distance_in_voxels(other)
             if distance > GRID_TOLERANCE:
                 raise _mismatch(name, key, self.references, distance)
-        i, j, k = grid.shape
-        if others and i == (j if k == 1 else k):
+        if others and fits_twice(first):
             warn_of_axes(self.references)
         plan = SpatialPlan(grid, IDENTITY, grid.shape)
         if 1 in plan.source.shape and (before := getattr(first, "patch", None)) is not None:
@@ -132,6 +132,8 @@ class TransformChain:
             try:
                 if getattr(step.op, "unit", "mm") not in ("mm", "voxel"):
                     self._refuse_length(step.op)
+                if isinstance(step.op, ToAxes) and step.op.axes:
+                    self.refuse_unnamed()
                 step_plan = self.through_flushes(plan) if step.looks_at_stored else plan
                 params = step.draw(stream.restart(generator), step_plan, self.place)
                 plan = step.apply(plan, params)
@@ -147,6 +149,15 @@ class TransformChain:
             warn_of_outside(self.moving, plan.source)
             plan = of_source(plan, self.moving.grid)
         return plan
+
+    def refuse_unnamed(self) -> None:
+        """Raise ``BadHeader`` if axes are named that a volume lacks, and two orders fit it."""
+        moving = {} if self.moving is None else {"": self.moving}
+        refuse_two_orders({**self.references, **moving})
+        for volume in self.references.values():
+            patch = getattr(volume, "patch", None)  # of a volume that was flushed or realized
+            if patch is not None:
+                patch.pending.refuse_unnamed()
 
     def _refuse_length(self, op: Any) -> None:
         """Raise ``SampleError`` for an op with a length, if voxels have no size."""
@@ -279,7 +290,7 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
         i, j, k = grid.shape
         if its.shape == ((j, i, 1) if k == 1 else (k, j, i)):
             how += "; transposed, perhaps"
-            both = [k for k in (key, first) if getattr(volumes[k], "names_axes", 1) is False]
+            both = [k for k in (key, first) if not getattr(volumes[k], "names_axes", True)]
             plain = both[0] if both else None
             do = f"Store one of them in the axes of the other, or open_volume(keys=[{first!r}])."
             if plain is not None:

@@ -183,6 +183,8 @@ class VirtualVolume:
 
     name = same_as("patch.volume.name")
     """Path or URL of the stored volume, without credentials."""
+    names_axes = same_as("patch.volume.names_axes")
+    """Whether the file of the voxels, or ``axes=``, names the axes."""
     kind = same_as("patch.kind")
     """``"intensity"`` or ``"label"``."""
     dtype = same_as("patch.dtype")
@@ -324,6 +326,8 @@ class RealizedVolume(Volume):
 
     name = same_as("patch.volume.name")
     """Path or URL of the stored volume, without credentials."""
+    names_axes = same_as("patch.volume.names_axes")
+    """Whether the file of the voxels, or ``axes=``, names the axes."""
 
     def of_other(self, patch: Any) -> RealizedVolume:
         """Return the voxels as those of another patch on the same grid, such as one channel."""

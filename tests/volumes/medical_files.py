@@ -341,7 +341,8 @@ def png(folder):
     array = numbered((12, 10), np.uint8)
     image = SimpleITK.GetImageFromArray(np.ascontiguousarray(array.T))
     SimpleITK.WriteImage(image, folder / "a.png")
-    return Reference(folder / "a.png", array[None, :, :, None], np.diag([-1.0, -1, 1, 1]))
+    # No place in the world, as a plain TIFF.
+    return Reference(folder / "a.png", array[None, :, :, None], np.eye(4))
 
 
 def write_series(folder, array, series=SERIES, heights=None):

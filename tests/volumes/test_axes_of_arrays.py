@@ -1,5 +1,7 @@
 """Arrays that do not name their axes: ``axes=``, and cases in which one names them and one not."""
 
+import json
+
 import h5py
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import tifffile
 import zarr
 
 import voxpipe as vp
-from voxpipe.core.errors import GridMismatch, LikelyMistake, SampleError
+from voxpipe.core.errors import BadHeader, GridMismatch, LikelyMistake, SampleError
 
 ARRAY = np.arange(2 * 3 * 4, dtype=np.uint16).reshape(2, 3, 4)
 
@@ -140,7 +142,7 @@ def test_shapes_that_fit_in_one_order_are_not_told(tmp_path):
 
 @pytest.mark.parametrize("shape", [(3, 3, 3), (3, 2, 3), (4, 4)])
 def test_cubes_are_told_once(tmp_path, shape):
-    """Nothing shows which order it is; with axes= or affine= it is said."""
+    """Nothing shows which order it is, nor does affine=; axes= does."""
     array = np.arange(np.prod(shape), dtype=np.uint16).reshape(shape)
     pipe, key = case(tmp_path, array, array), f"tumour{len(shape)}{shape[1]}"
     pipe = pipe.map(lambda item: {**item, key: item["tumour"]})
@@ -148,7 +150,10 @@ def test_cubes_are_told_once(tmp_path, shape):
 
     image, label = both(pipe.open_volume(labels=("tumour", key), axes=named))
     assert np.array_equal(image, label)
-    both(pipe.open_volume(labels=("tumour", key), affine=np.eye(4)))
+    with pytest.raises(BadHeader, match=rf"two orders fit(.|\n)*'{'zyx'[-len(shape) :]}'"):
+        both(pipe.open_volume(labels=("tumour", key), affine=np.eye(4)))
+    image, label = both(pipe.open_volume(labels=("tumour", key), axes=named, affine=np.eye(4)))
+    assert np.array_equal(image, label)
     opened = pipe.open_volume(keys=("ct", key), labels=(key,))
     with pytest.warns(LikelyMistake, match=f"axes-not-named.*'ct'.*'{key}'.*axes=") as seen:
         next(iter(opened.batch_patches(1)))
@@ -177,3 +182,89 @@ def test_unnamed_axes_are_reported_wherever_volumes_meet(tmp_path, way):
     read["check"] = lambda: vp.check([{"image": named, f"other_{way}": plain}], num_workers=1)
     with pytest.warns(LikelyMistake, match=rf"axes-not-named.*{way}\.npy"):
         read.get(way, lambda: next(iter(pipe.batch_patches(1))))()
+
+
+def ome_tiff(folder, axes):
+    tifffile.imwrite(folder / "a.ome.tif", ARRAY, photometric="minisblack", metadata={"axes": axes})
+    return folder / "a.ome.tif"
+
+
+def imagej(folder, axes):
+    tifffile.imwrite(folder / "i.tif", ARRAY, imagej=True, metadata={"axes": axes})
+    return folder / "i.tif"
+
+
+def shaped_tiff(folder, axes):
+    tifffile.imwrite(folder / "s.tif", ARRAY, photometric="minisblack", metadata={"axes": axes})
+    return folder / "s.tif"
+
+
+def zarr3(folder, axes):
+    return plain_zarr(folder, ARRAY, dimension_names=axes.lower())
+
+
+def xarray_zarr(folder, axes):
+    path = plain_zarr(folder, ARRAY, zarr_format=2)
+    zarr.open_array(str(path), mode="r+").attrs["_ARRAY_DIMENSIONS"] = list(axes.lower())
+    return path
+
+
+def hdf5_labels(folder, axes):
+    path = hdf5(folder, ARRAY)
+    with h5py.File(path, "r+") as file:
+        for dim, name in zip(file["raw"].dims, axes.lower(), strict=True):
+            dim.label = name
+    return path
+
+
+def ilastik(folder, axes):
+    path = hdf5(folder, ARRAY)
+    with h5py.File(path, "r+") as file:
+        tags = {"axes": [{"key": axis.lower()} for axis in axes]}
+        file["raw"].attrs["axistags"] = json.dumps(tags)
+    return path
+
+
+def ome_zarr(folder, axes):
+    group = zarr.open_group(str(folder / "o.zarr"), mode="w", zarr_format=2)
+    group.create_array("0", data=ARRAY)
+    kinds = {"t": "time", "c": "channel"}
+    names = [{"name": axis, "type": kinds.get(axis, "space")} for axis in axes.lower()]
+    image = {"version": "0.4", "axes": names, "datasets": [{"path": "0"}]}
+    image["datasets"][0]["coordinateTransformations"] = [{"type": "scale", "scale": [1, 1, 1]}]
+    group.attrs["multiscales"] = [image]
+    return folder / "o.zarr"
+
+
+NAMED = [ome_tiff, imagej, shaped_tiff, zarr3, xarray_zarr, hdf5_labels, ilastik, ome_zarr]
+
+
+@pytest.mark.filterwarnings("ignore:unknown-unit")
+@pytest.mark.parametrize("write", NAMED)
+@pytest.mark.parametrize("names", ["ZYX", "CYX"])
+def test_letters_that_contradict_the_file_are_refused(tmp_path, write, names):
+    """By one rule for all formats, with the names and the way out; equal letters are accepted."""
+    path = write(tmp_path, names)
+    own = names.lower()
+    expected = vp.Volume(path).numpy()
+
+    assert np.array_equal(vp.Volume(path, axes=own).numpy(), expected)
+    for axes in (own[::-1], own[0] + own[:0:-1], "t" + own[1:]):
+        with pytest.raises(SampleError, match=rf"axes='{axes}'.*{', '.join(own)}") as caught:
+            _ = vp.Volume(path, axes=axes).shape
+        assert "both axes= and affine=" in str(caught.value)
+        place = path / "0" if write is ome_zarr else path  # which the error names
+        assert str(place) in str(caught.value)
+        volume = vp.Volume(place, axes=axes, affine=np.eye(4))
+        assert np.array_equal(volume.numpy(), vp.Volume(ARRAY, axes=axes).numpy())
+
+
+def test_letters_complete_the_names_of_a_file(tmp_path):
+    """Axes without a name may get any letter; those with a name keep it."""
+    path = plain_zarr(tmp_path, ARRAY, dimension_names=["z", None, None])
+
+    assert np.array_equal(vp.Volume(path, axes="zyx").numpy()[0], ARRAY.T)
+    with pytest.raises(SampleError, match="names its axes z, None, None"):
+        _ = vp.Volume(path, axes="xyz").shape
+    tifffile.imwrite(tmp_path / "p.tif", ARRAY, photometric="minisblack")  # pages without names
+    assert vp.Volume(tmp_path / "p.tif", axes="tyx").header.times.number == 2

@@ -51,7 +51,15 @@ from .destination import (
     destination_of,
     disk_errors,
 )
-from .ome_group import image_above, is_zarr2, list_label, refuse_no_image, with_levels, write_levels
+from .ome_group import (
+    image_above,
+    is_zarr2,
+    list_label,
+    plan_at,
+    refuse_no_image,
+    refuse_other_image,
+    write_levels,
+)
 from .volume_file import as_stored, file_header, refuse_times, writer_of
 from .whole_file import write_file
 
@@ -204,6 +212,8 @@ def convert(
         A sample of a pipe holds no lazy volume, or a case comes twice.
     UnknownFormat
         The destination has the suffix of another format.
+    GridMismatch
+        The labels do not cover the image of their group.
     DestinationBusy
         Another process kept writing for longer than the timeout.
     DestinationFull
@@ -252,7 +262,8 @@ def convert(
         return ConversionResult(place, whole, whole, 1, 0)
     refuse_other_formats(place)
     refuse_no_image(place, storage_options or {})
-    plan = with_levels(plan, place, header, levels)
+    refuse_other_image(place, volume.grid, storage_options or {})
+    plan = plan_at(plan, place, levels, storage_options or {})
     target = destination_of(place, storage_options or {})
     what = f"{volume.name} could not be converted to {target.name}"
     leave = "Or remove the hidden folder .NAME.part next to the destination."

@@ -60,6 +60,7 @@ class ConvertPlan:
     levels: tuple[Triple, ...] = ()  # Factors of the coarser levels along I, J, K.
     keeps_channels: bool = False  # Whether one channel has an axis, too.
     image_levels: tuple[ImageLevel, ...] = ()  # Levels of the image of a label group.
+    is_flat: bool = False  # Whether the single plane has no axis z.
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -69,10 +70,14 @@ class ConvertPlan:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Names of the stored axes: (t), (c), z, y, x."""
+        """Names of the stored axes: (t), (c), (z), y, x."""
+        return (*self.lead, *"zyx"[self.is_flat :])
+
+    @property
+    def lead(self) -> tuple[str, ...]:
+        """Names of the stored axes before the spatial ones: (t), (c)."""
         has_channels = self.keeps_channels or self.per_time > 1
-        lead = "t" * (self.header.times.number > 1) + "c" * has_channels
-        return (*lead, "z", "y", "x")
+        return (*"t" * (self.header.times.number > 1), *"c" * has_channels)
 
     @property
     def per_time(self) -> int:
@@ -121,13 +126,13 @@ class ConvertPlan:
 
     def index(self, region: Region) -> tuple[slice, ...]:
         """Return a region as an index of the stored array."""
-        return (*(slice(None) for _ in self.axes[:-3]), *region.slices[::-1])
+        return (*(slice(None) for _ in self.lead), *region.slices[::-1][self.is_flat :])
 
     def in_order(self, voxels: NDArray[Any]) -> NDArray[Any]:
         """Return voxels (C, I, J, K) in the order of the stored axes."""
         array = self.header.times.first(voxels.transpose(0, 3, 2, 1))
         lengths = {"t": array.shape[0], "c": array.shape[1]}
-        shape = (*(lengths[axis] for axis in self.axes[:-3]), *array.shape[2:])
+        shape = (*(lengths[axis] for axis in self.lead), *array.shape[2 + self.is_flat :])
         return np.ascontiguousarray(array.reshape(shape), dtype=self.dtype)
 
     def fingerprint(self) -> tuple[object, ...]:
@@ -137,11 +142,12 @@ class ConvertPlan:
         extent = self.header.shape[1:]
         usual = (tuple(-(-n // f) for n, f in zip(extent, own, strict=True)) for own in self.levels)
         levels += (shapes,) if shapes and shapes != tuple(usual) else ()
-        return (self.chunk, self.shard, self.channels, self.codec, "crc32c", *levels)
+        flat = ("yx",) if self.is_flat else ()
+        return (self.chunk, self.shard, self.channels, self.codec, "crc32c", *levels, *flat)
 
     def _stored_shape(self, times: int, channels: int, spatial: Triple) -> tuple[int, ...]:
         lead = {"t": times, "c": channels}
-        return (*(lead[axis] for axis in self.axes[:-3]), *spatial[::-1])
+        return (*(lead[axis] for axis in self.lead), *spatial[::-1][self.is_flat :])
 
 
 def plan_conversion(
@@ -263,7 +269,10 @@ def unit_to_write(header: Header) -> str:
     Voxels of an array without an affine have no size: their unit is ``px``.
     """
     is_placed = bool((affine_matrix(header.affine) != np.eye(4)).any())
-    return unit_word(header.file_unit) or (unit_for(spacing_of(header)) if is_placed else PIXEL)
+    spacing = spacing_of(header)
+    # A plane without a z axis has one voxel of the default length along K.
+    sizes = spacing[:2] if header.shape[3] == 1 and spacing[2] == 1.0 else spacing
+    return unit_word(header.file_unit) or (unit_for(sizes) if is_placed else PIXEL)
 
 
 def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict[str, Any]:
@@ -285,7 +294,7 @@ def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict
     is_world = (diagonal > 0).all() and not (matrix[:3, :3] - np.diag(diagonal)).any()
     spacing = np.array(spacing_of(plan.header)) / size
     lead = {"t": (times.step, times.start), "c": (1.0, 0.0)}
-    lead_steps, starts = ([lead[axis][n] for axis in plan.axes[:-3]] for n in (0, 1))
+    lead_steps, starts = ([lead[axis][n] for axis in plan.lead] for n in (0, 1))
     image: dict[str, Any] = {
         "name": name,
         "axes": [{"name": axis, **kinds[axis]} for axis in plan.axes],
@@ -299,9 +308,10 @@ def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict
             level = plan.image_levels[number - 1]
             scale, start = spacing * level.ratio, np.array(level.shift) / size
         start = start + (origin / size if is_world else 0.0)
-        steps = [{"type": "scale", "scale": [*lead_steps, *scale[::-1].tolist()]}]
+        scale, start = (numbers[::-1][plan.is_flat :] for numbers in (scale, start))
+        steps = [{"type": "scale", "scale": [*lead_steps, *scale.tolist()]}]
         if start.any() or any(starts):
-            translation = [*starts, *start[::-1].tolist()]
+            translation = [*starts, *start.tolist()]
             steps.append({"type": "translation", "translation": translation})
         image["datasets"].append({"path": str(number), "coordinateTransformations": steps})
     ome: dict[str, Any] = {"version": "0.5", "multiscales": [image]}

@@ -9,7 +9,7 @@ import os
 import posixpath
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.call_site import warn
+from ...core import Grid
+from ...core.call_site import looking_ahead, warn
+from ...core.context import holding
 from ...core.convert_dtype import convert_dtype
-from ...core.errors import LikelyMistake, SampleError, VolumeError
+from ...core.errors import GridMismatch, LikelyMistake, SampleError, VolumeError
 from ...core.sample import parse_json
 from ...storage.file_reader import LocalRanges
 from ...storage.location import file_system, is_url, public_name, remote_errors
 from ...storage.remote import open_remote
 from ..formats.zarr_nodes import Level, levels_of
-from ..header import Header, Triple, affine_matrix
+from ..header import TIMES_STAY, Header, Triple, affine_matrix
+from ..volume import Volume
 from .convert_plan import ConvertPlan, ImageLevel, spacing_of
 
 _LABEL_GROUP = re.compile(r"(.+\.zarr(?:/[^/]+)*)/labels/([^/]+)/?", re.IGNORECASE)
@@ -42,6 +45,8 @@ _EVEN = 1.5
 _STRAIGHT = 1e-3
 # Largest difference of a voxel size in the metadata of a level from its factor.
 _FAR = 0.25
+# Rounding errors of a place, in voxels.
+_NOISE = 1e-3
 
 
 def image_above(place: str) -> tuple[str, str] | None:
@@ -56,7 +61,7 @@ def image_above(place: str) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def with_levels(plan: ConvertPlan, place: str, header: Header, levels: int | None) -> ConvertPlan:
+def _with_levels(plan: ConvertPlan, place: str, header: Header, levels: int | None) -> ConvertPlan:
     """Return a plan with the factors of the coarser levels of an image at a place.
 
     Without a number: those of ``.ome.zarr`` and of label groups end at 256 voxels; other names
@@ -176,9 +181,11 @@ def write_levels(array: Any, plan: ConvertPlan, store: Any, create: Any, *, is_l
     before = (1, 1, 1)
     for number, factors in enumerate(plan.levels, 1):
         ratio = tuple(b // a for a, b in zip(before, factors, strict=True))[::-1]
-        lead = array.shape[:-3]
-        shape = tuple(-(-n // f) for n, f in zip(array.shape[-3:], ratio, strict=True))
-        shape = plan.image_levels[number - 1].shape[::-1] if plan.image_levels else shape
+        ratio = ratio[plan.is_flat :]  # without z for a plane
+        lead, spatial = array.shape[: -len(ratio)], array.shape[-len(ratio) :]
+        shape = tuple(-(-n // f) for n, f in zip(spatial, ratio, strict=True))
+        if plan.image_levels:
+            shape = plan.image_levels[number - 1].shape[::-1][-len(ratio) :]
         coarse = create(store(str(number)), (*lead, *shape))
         for block in _shards(coarse):
             coarse[(..., *block)] = _coarser(array, block, ratio, is_label)
@@ -186,7 +193,7 @@ def write_levels(array: Any, plan: ConvertPlan, store: Any, create: Any, *, is_l
 
 
 def _shards(array: Any) -> Iterator[tuple[slice, ...]]:
-    """Yield the shards (z, y, x) of an array: one that is written in parts is read for each."""
+    """Yield the shards of the last three axes, or two; one written in parts is read for each."""
     sizes = (array.shards or array.chunks)[-3:]
     counts = [range(0, n, s) for n, s in zip(array.shape[-3:], sizes, strict=True)]
     for start in itertools.product(*counts):
@@ -198,23 +205,25 @@ def _coarser(
     array: Any, block: tuple[slice, ...], ratio: tuple[int, ...], is_label: bool
 ) -> NDArray[Any]:
     """Return a block of the next level, from whole layers of chunks of an array in turn."""
-    depth = math.lcm(array.chunks[-3], ratio[0]) // ratio[0]
-    shape = (*array.shape[:-3], *(s.stop - s.start for s in block))
+    lengths, rest = array.shape[-len(ratio) :], (slice(None),) * (len(ratio) - 1)
+    depth = math.lcm(array.chunks[-len(ratio)], ratio[0]) // ratio[0]
+    shape = (*array.shape[: -len(ratio)], *(s.stop - s.start for s in block))
     result = np.empty(shape, array.dtype)
     for start in range(block[0].start, block[0].stop, depth):
         layer = (slice(start, min(start + depth, block[0].stop)), *block[1:])
         fine = tuple(
             slice(s.start * f, min(s.stop * f, n))
-            for s, f, n in zip(layer, ratio, array.shape[-3:], strict=True)
+            for s, f, n in zip(layer, ratio, lengths, strict=True)
         )
         own = slice(start - block[0].start, layer[0].stop - block[0].start)
         voxels = np.asarray(array[(..., *fine)])
-        result[..., own, :, :] = reduce_blocks(voxels, ratio, is_label=is_label)
+        part: Any = (..., own, *rest)
+        result[part] = reduce_blocks(voxels, ratio, is_label=is_label)
     return result
 
 
 def reduce_blocks(voxels: NDArray[Any], ratio: tuple[int, ...], *, is_label: bool) -> NDArray[Any]:
-    """Return voxels (..., Z, Y, X) at a coarser level: the first of each block, or their mean.
+    """Return voxels (..., Z, Y, X) or (Y, X) of a level: the first of each block, or their mean.
 
     A block at the end may be smaller. Means of integers are rounded.
 
@@ -228,7 +237,7 @@ def reduce_blocks(voxels: NDArray[Any], ratio: tuple[int, ...], *, is_label: boo
         every: Any = (..., *(slice(None, None, factor) for factor in ratio))
         return np.asarray(voxels[every])
     sums: Any = voxels.astype(np.float64 if voxels.dtype.itemsize > 2 else np.float32)
-    for axis, factor in zip((-3, -2, -1), ratio, strict=True):
+    for axis, factor in enumerate(ratio, -len(ratio)):
         if factor > 1:
             length = sums.shape[axis]
             starts = np.arange(0, length, factor)
@@ -236,6 +245,81 @@ def reduce_blocks(voxels: NDArray[Any], ratio: tuple[int, ...], *, is_label: boo
             sums = np.add.reduceat(sums, starts, axis=axis)
             sums /= counts.reshape(-1, *(1,) * (-axis - 1)).astype(sums.dtype)
     return convert_dtype(sums, voxels.dtype)
+
+
+def _image_of(place: str, options: Mapping[str, Any]) -> tuple[Volume, tuple[Level, ...]] | None:
+    """Return the image of a label group and its levels; None for other places and groups."""
+    above = image_above(place)
+    if above is None:
+        return None
+    is_remote = is_url(place)
+    store: Any = open_remote(above[0], options) if is_remote else LocalRanges(above[0])
+    volume = Volume(above[0], storage_options=options if is_remote else None)
+    # Its warnings belong to a read of the image.
+    with suppress(VolumeError), looking_ahead(), holding(TIMES_STAY, True):
+        document = parse_json(store.get("zarr.json") or b"{}")
+        attributes = document.get("attributes") or parse_json(store.get(".zattrs") or b"{}")
+        levels = levels_of(attributes, above[0])
+        volume.header  # noqa: B018  reads it
+        return (volume, levels) if levels else None
+    return None
+
+
+def plan_at(
+    plan: ConvertPlan, place: str, levels: int | None, options: Mapping[str, Any]
+) -> ConvertPlan:
+    """Return a plan with the levels for a place; labels get the unit and axes of their image."""
+    header = plan.header
+    plan = _with_levels(plan, place, header, levels)
+    above = _image_of(place, options)
+    if above is None:
+        return plan
+    image, own = above
+    if not header.file_unit and (affine_matrix(header.affine) != np.eye(4)).any():
+        header = replace(header, file_unit=image.header.file_unit)
+    return replace(plan, header=header, is_flat="z" not in own[0].axes and header.shape[3] == 1)
+
+
+def refuse_other_image(place: str, grid: Grid, options: Mapping[str, Any]) -> None:
+    """Raise ``GridMismatch`` for labels that do not cover the image above them, within a voxel.
+
+    Labels without a place need the shape of one of its levels.
+    """
+    above = _image_of(place, options)
+    if above is None:
+        return
+    if is_zarr2(place):  # which refuses rotations
+        _check_directions(place, Header.of((1, *grid.shape), "u1", grid.affine))
+    image, levels = above
+    # The faces of the labels, in voxels of the image.
+    to_image = np.linalg.inv(image.affine) @ grid.affine
+    ends = [(-0.5, n - 0.5) for n in grid.shape]
+    faces = np.array(np.meshgrid(*ends, indexing="ij")).reshape(3, -1)
+    faces = to_image[:3, :3] @ faces + to_image[:3, 3:]
+    own = np.array(image.spatial_shape)
+    off = np.maximum(abs(faces.min(axis=1) + 0.5), abs(faces.max(axis=1) - own + 0.5))
+    # Planes have any thickness.
+    is_near = off <= np.maximum(1.0, abs(to_image[:3, :3]).max(axis=1)) + _NOISE
+    if (is_near | ((own == 1) & (min(grid.shape) == 1))).all():
+        return
+    lacks_place = any((each == np.eye(4)).all() for each in (image.affine, grid.affine))
+    if lacks_place and grid.shape in _shapes_of(place, levels, options):
+        return
+    shapes = ["x".join(map(str, shape)) for shape in (grid.shape, image.spatial_shape)]
+    msg = f"the labels {public_name(place)} have {shapes[0]} voxels and do not cover their image, "
+    do = "Resample them to the image, or give it as ⟦like=⟧ of save() if they are of its voxels. "
+    do += "Write labels of another image into that image, or give them a place of their own."
+    raise GridMismatch(f"{msg}{image.name} of {shapes[1]} voxels", do=do)
+
+
+def _shapes_of(place: str, levels: Sequence[Level], options: Mapping[str, Any]) -> list[Triple]:
+    """Return the spatial shapes of the levels of the image of a label group."""
+    above = image_above(place)
+    assert above is not None
+    how: Any = {"storage_options": options} if is_url(place) else {}
+    with looking_ahead(), holding(TIMES_STAY, True):
+        each = (Volume(above[0], level=number, **how) for number in range(len(levels)))
+        return [volume.spatial_shape for volume in each]
 
 
 def refuse_no_image(place: str, options: Mapping[str, Any]) -> None:

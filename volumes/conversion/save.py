@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from .ome_group import image_above
 from .volume_file import file_dtype, file_header, refuse_times, refuse_unwritable, writer_of
 from .whole_file import write_file
 
+_IN_ROWS = re.compile(r"\.tiff?$|(?<!\.nii)\.(zarr|ozx)(\.zip)?$|\.(png|jpe?g|bmp)$")
 LIKE = "like"  # dtype= of the stored type of ``like``
 
 
@@ -55,7 +57,8 @@ def save(
     axes
         Letters of the axes of an array. Arrays of tifffile, zarr and scikit-image are ``"zyx"``,
         or ``"czyx"``. OME-Zarr and OME-TIFF, as destination or ``like``, need it if x and z have
-        one length, or x and y of a plane. Both orders fit then.
+        one length, or x and y of a plane. Both orders fit then. So do pictures, TIFF and zarr as
+        ``like``.
     like
         The volume (or its path, or a lazy patch) with the grid of these voxels. It gives the
         affine, and from NIfTI to NIfTI the header with the codes and units of qform and sform. A
@@ -80,6 +83,8 @@ def save(
     ------
     BadHeader
         ``like`` has another shape, or the array has two orders that fit.
+    GridMismatch
+        The labels do not cover the image of their group.
     DestinationBusy
         This process is writing that file, or another one is for a long time.
     DestinationExists
@@ -158,11 +163,13 @@ def _axes_like(like: Any, array: Any) -> str | None:
 
 def _refuse_ambiguous(ndim: int, like: Any, place: str) -> None:
     """Raise ``BadHeader`` if an array without named axes fits a grid in two orders."""
-    names = (posixpath.basename(each.rstrip("/")).lower() for each in (place, like.name))
+    names = [posixpath.basename(each.rstrip("/")).lower() for each in (place, like.name)]
     is_ome = any(".ome." in name for name in names) or image_above(place) or image_above(like.name)
+    # Other files whose programs give arrays as z, y, x.
+    is_in_rows = like.header.names_axes and _IN_ROWS.search(names[1])
     letters = XYZ[: min(ndim, 3)]
     sizes = like.shape[1 : 1 + len(letters)]
-    if not is_ome or sizes[0] != sizes[-1] or sizes[0] == 1:
+    if not (is_ome or is_in_rows) or sizes[0] != sizes[-1] or sizes[0] == 1:
         return
     lead = "c" * (ndim - len(letters))
     msg = f"the array does not name its axes, and the grid of {like.name}, given as like=, has as "

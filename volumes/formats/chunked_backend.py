@@ -189,6 +189,31 @@ def refuse_other_names(names: Sequence[Any], axes: Sequence[str], name: str) -> 
         raise BadHeader(f"{msg}{', '.join(map(str, names))}.", do=do)
 
 
+def refuse_other_axes(
+    axes: Any, file_axes: Sequence[Any], shape: Sequence[int], name: str, array: str = ""
+) -> None:
+    """Raise ``SampleError`` if ``axes=`` gives an axis another letter than its file does.
+
+    Axes without a known name may get any letter. With ``affine=`` the letters replace the names,
+    but not those of a group, whose ``array`` is a file of its own.
+
+    Examples
+    --------
+    >>> refuse_other_axes("zyx", ["depth", None, "x"], (4, 5, 6), "a.zarr")
+    """
+    letters = [AXES_BY_NAME.get(str(axis or "").lower(), "") for axis in file_axes]
+    own_letters = [letter for letter in letters if letter]
+    if axes is None or len(letters) < len(check_axes(axes, shape, name)):
+        return
+    if len({*own_letters}) < len(own_letters) or (PLACEMENT.get().has_affine and not array):
+        return
+    if any(letter not in ("", axis) for letter, axis in zip(letters, axes, strict=True)):
+        own, where = ", ".join(map(str, file_axes)), f"open {array} with" if array else "give"
+        msg = f"axes={axes!r} was given for {name}, which names its axes {own}"
+        do = f"Leave ⟦axes=⟧ out. If the names are wrong, {where} both ⟦axes=⟧ and ⟦affine=⟧."
+        raise SampleError(msg, do=do)
+
+
 def warn_of_coordinates(keys: Sequence[Any], name: str, what: str = "coordinates along") -> None:
     """Warn of places or sizes of voxels, along some axes or in some tags, which are not read."""
     if keys and not PLACEMENT.get().has_affine:

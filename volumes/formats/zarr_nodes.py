@@ -28,7 +28,6 @@ from ...core.errors import (
     BadHeader,
     ForkUnsafe,
     LikelyMistake,
-    SampleError,
     UnknownFormat,
     VolumeNotFound,
 )
@@ -52,6 +51,7 @@ from .chunked_backend import (
     millimetres_in,
     named_layout,
     plain_layout,
+    refuse_other_axes,
     refuse_other_names,
 )
 from .nifti import parse_nifti
@@ -314,6 +314,7 @@ def image_of(node: Any, level: int, name: str, axes: Any = None) -> ZarrImage:
 def _of_array(array: Any, level: int, name: str, axes: Any) -> ZarrImage:
     check_number(level, 1, "level", name)
     names = dimension_names(array)
+    refuse_other_axes(axes, names, array.shape, name)
     if axes is None and len(names) == len(array.shape):
         axes = axes_of_names(names, name)
     return ZarrImage(array, plain_layout(tuple(array.shape), name, axes))
@@ -339,9 +340,6 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         have = ", ".join(sorted(arrays)) or "none"
         what = f"{name} is a zarr group without NIfTI or OME-Zarr metadata; its arrays: {have}."
         raise UnknownFormat(what, do="Give the path of one array in it.")
-    if axes is not None:
-        msg = f"axes={axes!r} was given for {name}, whose metadata name its axes"
-        raise SampleError(msg, do="Leave ⟦axes=⟧ out, or give it for another key.")
     fields = None if nifti is None else _nifti_fields(nifti, name)
     check_number(level, len(levels) or 1, "level", name)
     path = levels[level].path if levels else "0"
@@ -353,6 +351,7 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         raise _part_is_lost(part, "whether every shard was written", name)
     own = levels[level].axes if levels else _OLD_AXES[-array.ndim :]
     names = labels_of_channels(attributes)
+    refuse_other_axes(axes, own, array.shape, name, f"{name}/{path}")
     layout = named_layout(tuple(array.shape), own, name, names)
     if levels:
         layout = replace(layout, times=layout.times.at(*levels[level].time))
