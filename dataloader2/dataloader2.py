@@ -29,7 +29,7 @@ from ..datapipes.cost import explain_cost, passes_of
 from ..diagnosing import Diagnosis, Effort, Measurement, Subject
 from ..diagnosing import diagnose as diagnose_parts
 from ..diagnosing import measure as measure_parts
-from ..diagnosing.measurement import BATCHES, DIAGNOSE_SECONDS, MEASURE_SECONDS
+from ..diagnosing.effort import BATCHES, DIAGNOSE_SECONDS, MEASURE_SECONDS
 from ..graph import Pipe, explain_rewritten, origin_of, to_dot, to_mermaid, traits_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.distributed import without_parts
@@ -532,7 +532,7 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
         passes = passes_of(without_timers(graph), *run)
         notes = (*(f"read as a whole: {each}." for each in passes), *schemes.advice)
         has_begun, step_time = self._progress.has_begun, self._counts.kept_seconds()
-        loop: Any = (has_begun, step_time, schemes.applied_to, notes)
+        loop: Any = (has_begun, step_time, schemes.applied_to, notes, self._chain.tail.pipes)
         return Subject(graph, self._service, *run, here.cursor, *loop)
 
     @property

@@ -243,7 +243,7 @@ def test_parts_are_done_by_as_many_threads(cases, monkeypatch, function):
     assert found.costs.transport > 0
     assert 0 <= found.costs.lock <= sum(found.costs.one_by_one())
     assert (found.costs.functions is None) is (function is None)
-    assert 1 <= facts.lock_cores == found.costs.lock_cores
+    assert found.costs.lock_cores >= 1
     assert ("its threads share the interpreter's lock" in text) is (found.costs.lock > 0)
     assert not [t for t in threading.enumerate() if t.name.startswith("voxpipe-batches")]
 
@@ -650,8 +650,8 @@ def test_functions_of_threads_are_counted_one_at_a_time(monkeypatch):
     assert seconds == {1: pytest.approx(3.0 + over), 2: pytest.approx(3.0 + over)}
     assert found.forecast(threads=2).limit == found.limit == "functions"
     assert 1 / found.forecast(2).batches_per_second == pytest.approx(2.0, rel=0.1)
-    assert "one at a time runs map(slowly" in found.advice
-    assert "MultiProcessingReadingService(num_workers=2) runs them side by side" in found.advice
+    assert "Use MultiProcessingReadingService(num_workers=2): on 2 cores" in found.advice
+    assert "map(slowly" in found.facts.function_names
 
 
 def write_packed(folder, name):
