@@ -485,8 +485,8 @@ class DataLoader2(BatchesByNumber, ForFrameworks):
         """Measure the rate of each part alone, and return the part that limits the loader.
 
         Copies of the graph and of the workers run the next batches, so the loader stays where it
-        is. It measures only the rank that calls it, which waits for no other. Takes about ten times
-        ``seconds``, and the start of the workers.
+        is. It measures only the rank that calls it, which waits for no other. Takes about 12 times
+        ``seconds``, longer with slow batches, and starts workers twice.
 
         Parameters
         ----------

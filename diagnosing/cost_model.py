@@ -33,14 +33,14 @@ ONLY_PLANS = (
     "no voxel is read and no worker or thread is started, as every pipe plans: these are figures "
     "of plans; end the chain with .batch_patches(n) to make batches of patches"
 )
-# Forecasts are within 25 % of measured rates, so a smaller gain is not sure.
-SURELY_FASTER = 1.3
+# Both forecasts may be wrong by 25 %, so a smaller gain is not sure.
+SURELY_FASTER = 1.5
 # The first of several services is advised, unless another is so many times faster.
 MUCH_FASTER = 1.15
 RIGHT_SERVICE = f"The present service is right: no other is forecast {SURELY_FASTER} times as fast."
-# Seconds to hand a batch over, for a service that did not run. Workers took 0.7 to 4 ms on busy
-# cores, threads 0.1 to 0.2 ms.
-WORKER_HAND_OVER = 2e-3
+# Seconds to hand a batch over, at most, for a service that did not run. Workers took 0.6 to 4 ms
+# for small batches on busy cores, threads 0.1 to 0.2 ms.
+WORKER_HAND_OVER = 4e-3
 THREAD_HAND_OVER = 2e-4
 # Chunks that hold this many times the voxels that are needed are worth storing anew.
 MUCH_TOO_MUCH = 2.0

@@ -11,13 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..adapters.profile import align
-from .cost_model import (
-    RIGHT_SERVICE,
-    SURELY_FASTER,
-    Measurement,
-    rate_of,
-    short_number,
-)
+from .cost_model import RIGHT_SERVICE, SURELY_FASTER, Measurement, rate_of, short_number
 
 # Below this share of the time that the parts predict, something that no part shows is in the way.
 EXPLAINED_SHARE = 0.7
@@ -118,8 +112,8 @@ class Diagnosis(Measurement):
     def _rivals(self) -> str:
         """Text of other parts that are about as slow; else empty."""
         least = self.ceilings[self.limit] / NEARLY
-        names = [p for p in self.ceilings if p != self.limit and self.ceilings[p] <= least]
-        return f"About as slow, or slower alone: {', '.join(names)}." if names else ""
+        names = [p for p, rate in self.ceilings.items() if p != self.limit and rate <= least]
+        return f"About as slow: {', '.join(names)}." if names and not math.isinf(least) else ""
 
     def __str__(self) -> str:
         head = ("part", "batches/s", "items/s", "ms/batch", "where")
@@ -219,8 +213,8 @@ _ADVICE = {
         f"{CURES['functions']}"
     ),
     ("transport", "functions"): (
-        f"{CURES['transport']} New arrays of functions after batch_patches are copied on their "
-        "way: such functions write into the batch's own tensors instead."
+        f"{CURES['transport']} If functions after batch_patches return new arrays, these are "
+        "copied on their way: write into the batch's own tensors."
     ),
     ("consumer", "keeps_up"): (
         "The loader keeps up, and your own step is what takes the time: make it lighter, or leave "
