@@ -254,10 +254,7 @@ class _Measuring:
             self.notes.append("no lazy patches: rest is all that is done to the items")
         costs = self._kernels(costs)
         if self._workers or self._in_threads:
-            self._pass("transport", most=self._least)  # the layout is looked at once
-            clock = time.thread_time if self._in_threads else self._effort.clock
-            start, batches = clock(), self._pass("transport", most=KERNEL_BATCHES)
-            costs = replace(costs, transport=(clock() - start) / len(batches))
+            costs = replace(costs, transport=self._transport())
         self._service.stop()  # the next measurement needs the cores
         return self._tail_costs(self._rest(costs, decoded_bytes))
 
@@ -377,6 +374,15 @@ class _Measuring:
         faster = min(1.0, alone / whole) if whole and self._at_once > 1 else 1.0
         return replace(costs, kernels=kernels, alone=faster, at_once=self._at_once)
 
+    def _transport(self) -> float:
+        """Hand over batches of the real layout; return the seconds of each."""
+        self.part, clock = "transport", time.thread_time if self._in_threads else self._effort.clock
+        # Each maker makes a real batch first for its layout, which may run slow functions.
+        first, least = self._least, 3 * self._least
+        cut = self._cut(self.part, self._tasks, max(KERNEL_BATCHES, least), least)
+        moments = [clock() for _ in self._outcomes(cut, here=False)]
+        return (moments[-1] - moments[first - 1]) / (len(moments) - first)
+
     def _functions(self) -> tuple[float | None, float]:
         """Run the user's functions and later pipes; seconds of a batch, of a processor."""
         before, pipes = split_at_functions(self._work)
@@ -476,8 +482,10 @@ class _Measuring:
         self.part = part
         return self._run(self._cut(part, self._tasks if tasks is None else tasks, most))
 
-    def _cut(self, part: str, tasks: Sequence[Task], most: int | None = None) -> Cut:
-        is_enough = self._effort.stop_rule(self._least, most)
+    def _cut(
+        self, part: str, tasks: Sequence[Task], most: int | None = None, least: int | None = None
+    ) -> Cut:
+        is_enough = self._effort.stop_rule(least or self._least, most)
         own = [Task(part, task.job, task.reads) for task in tasks]
         pipes = walk(self._work.cut.planner)
         imports = sorted({m for pipe in pipes for m in getattr(pipe, "imports", ())})

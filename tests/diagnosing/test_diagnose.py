@@ -3,6 +3,7 @@
 import itertools
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from voxpipe.diagnosing.measurement import (
     PartPipe,
     Subject,
     Tasks,
+    _Measuring,
     diagnose,
     measure,
     reads_of,
@@ -652,6 +654,28 @@ def test_functions_of_threads_are_counted_one_at_a_time(monkeypatch):
     assert 1 / found.forecast(2).batches_per_second == pytest.approx(2.0, rel=0.1)
     assert "Use MultiProcessingReadingService(num_workers=2): on 2 cores" in found.advice
     assert "map(slowly" in found.facts.function_names
+
+
+def test_handing_over_leaves_out_the_first_batches():
+    """Each maker makes a real batch for the layout first, which may run slow functions."""
+    clock = Ticking()
+
+    def outcomes(cut, here):
+        for number in range(12):
+            clock.now += 60.0 if number < 2 else 1.0
+            yield None
+
+    effort = SimpleNamespace(clock=clock)
+    own = {
+        "_in_threads": False,
+        "_effort": effort,
+        "_least": 2,
+        "_tasks": [],
+        "_cut": lambda *_: None,
+    }
+    measuring = SimpleNamespace(**own, _outcomes=outcomes)
+
+    assert _Measuring._transport(measuring) == pytest.approx(1.0)
 
 
 def write_packed(folder, name):
