@@ -2,7 +2,8 @@
 
 from .cost_model import CostModel, Forecast, Measurement
 from .diagnosis import Diagnosis
-from .measurement import Effort, Subject, diagnose, measure
+from .effort import Effort
+from .measurement import Subject, diagnose, measure
 
 __all__ = [
     "CostModel",

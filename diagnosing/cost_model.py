@@ -3,14 +3,15 @@
 A worker fetches, decodes and resamples one batch after another; meanwhile the consumer's
 process plans, takes batches over and uses them. So there are two lines, and the slower one
 sets the pace, unless both together want more cores than there are. Threads next to the loop share
-one lock, and leave functions of the user to the loop; a loop alone is one line.
+one lock, and leave functions of the user to the loop; a loop alone is one line. Functions that run
+ahead after the service are a line of their own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..adapters.profile import align
 from ..core import Viewable
@@ -32,8 +33,15 @@ ONLY_PLANS = (
     "no voxel is read and no worker or thread is started, as every pipe plans: these are figures "
     "of plans; end the chain with .batch_patches(n) to make batches of patches"
 )
-# Processes have to give so many times more to be worth their start and their memory.
-WORTH_PROCESSES = 1.15
+# Both forecasts may be wrong by 25 %, so a smaller gain is not sure.
+SURELY_FASTER = 1.5
+# The first of several services is advised, unless another is so many times faster.
+MUCH_FASTER = 1.15
+RIGHT_SERVICE = f"The present service is right: no other is forecast {SURELY_FASTER} times as fast."
+# Seconds to hand a batch over, at most, for a service that did not run. Workers took 0.6 to 4 ms
+# for small batches on busy cores, threads 0.1 to 0.2 ms.
+WORKER_HAND_OVER = 4e-3
+THREAD_HAND_OVER = 2e-4
 # Chunks that hold this many times the voxels that are needed are worth storing anew.
 MUCH_TOO_MUCH = 2.0
 
@@ -50,6 +58,8 @@ class Forecast:
     """Seconds per batch that each part would need alone, with all workers; in that order."""
     set_by: str = ""
     """The formula of a batch's time, in the words of the table."""
+    lines: tuple[tuple[str, ...], ...] = ()
+    """Parts that run one after another, for each line of them."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,10 @@ class CostModel:
     """Plans, collation and other Python; None where batches only are planned."""
     functions: float | None = None
     """The user's functions after the cut and later pipes; None if there are none."""
+    tail: float | None = None
+    """Pipes of the loader's own process, after the service."""
+    tail_ahead: bool = False
+    """Whether these have threads or processes of their own, and run while the loop does."""
     lock: float = 0.0
     """Time with the interpreter's lock, without functions: an upper limit by processor time."""
     transport: float | None = None
@@ -147,19 +161,19 @@ class CostModel:
         ours: dict[str, float | None] = {"planning": self.planning, "consumer": self.consumer}
         if separate:
             ours["transport"] = self.transport
-        if self.functions is not None:
-            theirs["functions"] = self.functions / (1 if is_shared else each)
+        functions = (self.functions or 0.0) / (1 if is_shared else each) + (self.tail or 0.0)
+        if self.functions is not None or self.tail is not None:
+            theirs["functions"] = functions
         every = theirs | {part: seconds for part, seconds in ours.items() if seconds is not None}
         parts = {p: t for p, t in every.items() if with_consumer or p != "consumer"}
-        busy += self.planning + (self.functions or 0.0) + (ours.get("transport") or 0.0)
-        lines: tuple[Sequence[str], ...] = (WORKERS_LINE, CONSUMERS_LINE) if separate else (STAGES,)
-        if is_shared:
-            lines = (WORKERS_LINE[:-1], ("planning", "functions", "transport", "consumer"))
+        busy += self.planning + (self.functions or 0.0) + (self.tail or 0.0)
+        busy += ours.get("transport") or 0.0
+        lines = self._lines(separate, is_shared)
         line, total = _slowest_line(parts, lines)
         divisor = "makers" if makers <= cores else "cores"
         name = _formula(line, len(lines), 0 if is_shared else threads if workers else 1, divisor)
         bounds = {name: total}
-        if separate:
+        if separate or self.tail_ahead:
             bounds["(sum + transport) / cores"] = busy / cores
         if is_shared:
             bounds["lock + planning + transport"] = self._with_lock + self.planning
@@ -167,7 +181,18 @@ class CostModel:
         # The limit includes the consumer, also if the rate is measured without it.
         limit = max(_slowest_line(every, lines)[0], key=lambda part: every[part])
         alone = {stage: every[stage] for stage in STAGES if stage in every}
-        return Forecast(rate_of(bounds[set_by]), limit, alone, set_by)
+        present = (tuple(part for part in line if part in every) for line in lines)
+        own_lines = tuple(filter(None, present))
+        return Forecast(rate_of(bounds[set_by]), limit, alone, set_by, own_lines)
+
+    def _lines(self, separate: bool, is_shared: bool) -> tuple[tuple[str, ...], ...]:
+        """Return the stages of each line, those of the makers first."""
+        lines = (WORKERS_LINE, CONSUMERS_LINE) if separate else (STAGES,)
+        if self.tail_ahead:
+            return *(tuple(s for s in line if s != "functions") for line in lines), ("functions",)
+        if separate and (is_shared or self.tail is not None):
+            return WORKERS_LINE[:-1], ("planning", "functions", "transport", "consumer")
+        return lines
 
     def _lock_waits(self, whole: float, threads: int) -> float:
         """Return how much longer each of some threads takes than ``whole`` seconds, by the lock.
@@ -202,8 +227,8 @@ class CostModel:
     def one_by_one(self, pace: float = 1.0) -> tuple[float, ...]:
         """Return the seconds of all that a batch takes in one process, at such a pace of a core."""
         work = (self.fetch or 0.0, self.decode or 0.0, *self.kernels.values())
-        same = (self.planning, self.waiting, self.rest or 0.0, self.functions or 0.0)
-        return *same, *(pace * each for each in work)
+        same = (self.planning, self.waiting, self.rest, self.functions, self.tail)
+        return *(each or 0.0 for each in same), *(pace * each for each in work)
 
 
 def _formula(line: Sequence[str], lines: int, threads: int, divisor: str) -> str:
@@ -241,8 +266,6 @@ class LoaderFacts:
     """Patches that each worker realizes at once; with ``beside_loop`` threads that make batches."""
     beside_loop: bool = False
     """Whether threads of the consumer's process make batches while the loop runs."""
-    lock_cores: float = math.inf
-    """Cores from which on these threads wait for the interpreter's lock."""
     ahead: int = 1
     """Batches for which each maker fetches at once."""
     amplification: float = 1.0
@@ -252,7 +275,11 @@ class LoaderFacts:
     functions: bool = False
     """Whether functions of the user's run where voxels are realized."""
     function_names: str = ""
-    """The pipes that ``functions`` of the costs times, as in ``explain()``."""
+    """The pipes that ``functions`` and ``tail`` of the costs time, as in ``explain()``."""
+    runs_tail: bool = False
+    """Whether more of them run in the loader's own process, after the service."""
+    interpolates: bool = False
+    """Whether batches were sampled with interpolation."""
     planned_functions: str = ""
     """The pipes that run functions of the user's in the planner, as in ``explain()``."""
 
@@ -270,11 +297,6 @@ class LoaderFacts:
     def who(self) -> str:
         """Number and kind of the makers of batches, as text."""
         return count_text(self.makers, "thread" if self.beside_loop else "worker")
-
-    @property
-    def idle_cores(self) -> int:
-        """Cores on which nothing of the loader runs."""
-        return max(0, self.cores - max(1, self.workers) * self.threads)
 
 
 @dataclass(frozen=True)
@@ -303,7 +325,8 @@ class Measurement(Viewable):
         beside_loop = threads is not None and workers is None
         if workers is None and threads is None:
             workers, threads, beside_loop = facts.workers, facts.threads, facts.beside_loop
-        return self.costs.forecast(
+        costs = replace(self.costs, transport=self._transport(workers or 0, beside_loop))
+        return costs.forecast(
             workers or 0,
             threads=self._threads(workers or 0) if threads is None else threads,
             cores=facts.cores,
@@ -312,29 +335,48 @@ class Measurement(Viewable):
             beside_loop=beside_loop,
         )
 
+    def _transport(self, workers: int, beside_loop: bool) -> float | None:
+        """Return the seconds to hand a batch over, or those assumed for another service."""
+        own, facts = self.costs.transport, self.facts
+        if self.costs.rest is None or (facts.workers if workers else facts.beside_loop):
+            return own
+        if workers:
+            return max(own or 0.0, WORKER_HAND_OVER)
+        return min(own or math.inf, THREAD_HAND_OVER) if beside_loop else None
+
     @property
     def better(self) -> str:
-        """Advice that is better on these cores than any number of threads; else empty."""
-        facts = self.facts
-        if not facts.beside_loop:
-            return ""
+        """Advice for a service that is surely faster; empty if the present one is right."""
+        return self.faster_service()
+
+    def faster_service(self, least: float = 0.0) -> str:
+        """Return advice for a service that is surely faster than this one; else an empty text.
+
+        It is faster than its forecast and than ``least`` batches per second.
+        """
+        facts, cores, items = self.facts, self.facts.cores, self.costs.items
 
         def rate(workers: int | None = None, threads: int | None = None) -> float:
             outlook = self.forecast(workers, threads=threads, with_consumer=True)
-            return outlook.batches_per_second * self.costs.items
+            return outlook.batches_per_second
 
-        own, alone, many = rate(), rate(0), rate(facts.cores)
-        best = max(own, *(rate(threads=n) for n in range(1, facts.cores + 1)))
-        if facts.cores > 1 and many > WORTH_PROCESSES * max(best, alone):
-            who = f"Processes do better: MultiProcessingReadingService(num_workers={facts.cores})"
-            rest = f"{short_number(own)}."
-        elif alone > best:
-            who = "The loop alone does better, as it waits for no lock: InProcessReadingService()"
-            many, rest = alone, f"{short_number(own)}."
-        else:
+        choices = {
+            f"MultiProcessingReadingService(num_workers={cores})": rate(cores),
+            f"ThreadReadingService(num_threads={cores})": rate(threads=cores),
+            "InProcessReadingService()": rate(0),
+        }
+        own, most = rate(), max(choices.values())
+        # More makers of the present kind are the smaller change.
+        names = sorted(choices, key=lambda name: facts.beside_loop and "Thread" not in name)
+        best = next(name for name in names if choices[name] * MUCH_FASTER >= most)
+        if math.isinf(own) or choices[best] <= SURELY_FASTER * max(own, least):
             return ""
-        threads = count_text(facts.threads, "thread")
-        return f"{who} is forecast {short_number(many)} patches/s, {threads} {rest}"
+        each = f" for each of {facts.ranks} ranks" if facts.ranks > 1 else ""
+        place = f"on {count_text(cores, 'core')}{each}"
+        who = facts.who if facts.makers else "this process alone"
+        whole = f", measured {short_number(least * items)}" if least else ""
+        rates = [short_number(each * items) for each in (choices[best], own)]
+        return f"Use {best}: {place} it is forecast {rates[0]} patches/s, {who} {rates[1]}{whole}."
 
     def _threads(self, workers: int) -> int:
         """Return the threads of each of so many workers, as services choose them."""
@@ -360,6 +402,7 @@ class Measurement(Viewable):
             *((f"kernel {key}", seconds, "") for key, seconds in costs.kernels.items()),
             ("rest", costs.rest, "plans, Python, new memory; with kernels: resample"),
             ("functions", costs.functions, "yours; of threads one at a time runs them"),
+            ("tail", costs.tail, "pipes in this process, after the service"),
         ]
         but = "" if costs.functions is None else "; functions are not counted"
         beside = f" beside {count_text(costs.at_once - 1, 'other')} at work" * (costs.at_once > 1)
@@ -397,7 +440,7 @@ class Measurement(Viewable):
         where = f"measured with {facts.who}" if facts.makers else "measured here"
         cores = count_text(facts.cores, "core")
         lines = [f"{where}, {cores}; forecasts without your own step", self.table(counts, threads)]
-        lines += filter(None, [self.better])
+        lines.append(self.better or RIGHT_SERVICE)
         return "\n".join(lines + [f"- {note}" for note in self.notes])
 
 

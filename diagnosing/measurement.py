@@ -9,7 +9,6 @@ the loader's own plans. The rest is the additional time of one process for whole
 from __future__ import annotations
 
 import copy
-import math
 import os
 import sys
 import time
@@ -32,11 +31,12 @@ from ..core.call_site import shorten
 from ..core.errors import LOCATABLE, GraphError
 from ..core.native_library import free_seconds
 from ..core.progress import progress_line
-from ..core.validate import count_text, is_number, validate_int
+from ..core.validate import count_text
 from ..datapipes import DataPipe
 from ..datapipes.epoch import functions_in, may_look_ahead
-from ..graph import Cut, Pipe, Traits, describe, parents_of, traits_of, walk
+from ..graph import Cut, Pipe, Traits, chained_name, describe, parents_of, traits_of, walk
 from ..reading_services import InProcessReadingService, PlannedWork, ReadingService
+from ..reading_services.main_process_tail import MainProcessTail
 from ..reading_services.pipe_runner import PipeRunner, as_raised
 from ..reading_services.planner import WHOLE, DeliveredBatches, jobs
 from ..reading_services.reading_service import begin, end
@@ -46,13 +46,7 @@ from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes.scheme import LOCAL_LATENCY
 from .cost_model import ONLY_PLANS, CostModel, LoaderFacts, Measurement, ranks_beside
 from .diagnosis import Diagnosis, judge
-
-BATCHES = 8
-"""Batches whose plans are measured: enough for a mean."""
-DIAGNOSE_SECONDS = 1.0
-"""Time for which each part is measured: long against a batch, short for the user."""
-MEASURE_SECONDS = 0.3
-"""The same for a forecast alone."""
+from .effort import Clock, Effort
 
 DISK_SHARE = 0.1
 """Part of the bytes needed that a disk has to bring: fewer are those of folders and headers."""
@@ -60,49 +54,7 @@ FROM_MEMORY = 0.5
 """A second fetch that takes less than this part of the first came from memory: that one waited."""
 KERNEL_BATCHES = 100
 """Batches of which a mean of the time in kernels, or of handing over, is taken, at most."""
-Clock: TypeAlias = "Callable[[], float]"
 TrainStep: TypeAlias = "Callable[[Any], object]"
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much is measured."""
-
-    batches: int = BATCHES
-    seconds: float = DIAGNOSE_SECONDS
-    clock: Clock = time.perf_counter
-
-    def __post_init__(self) -> None:
-        validate_int("batches", self.batches, least=1)
-        seconds: Any = self.seconds
-        if not is_number(seconds) or not seconds > 0:
-            msg = f"each part is measured for some time in seconds, got seconds={seconds!r}"
-            raise (ValueError if is_number(seconds) else TypeError)(msg)
-
-    def stop_rule(self, least: int, most: int | None = None) -> Callable[[int], bool]:
-        """Return a function of ``number`` batches that returns whether these are enough.
-
-        They are when the time is over and ``least`` were made, or when ``most`` were.
-        """
-        starts: list[float] = []
-
-        def is_enough(number: int) -> bool:
-            if not starts:
-                starts.append(self.clock())
-            is_over = number >= least and self.clock() - starts[0] >= self.seconds
-            return is_over or (most is not None and number >= most)
-
-        return is_enough
-
-    def repeat(
-        self, call: Callable[[], object], least: int, most: int | None = None
-    ) -> tuple[int, float]:
-        """Call until it is enough; return how often, and the seconds of each."""
-        is_enough, number, start = self.stop_rule(least, most), 0, self.clock()
-        while not is_enough(number):
-            call()
-            number += 1
-        return number, (self.clock() - start) / number
 
 
 def copy_service(service: ReadingService) -> ReadingService:
@@ -203,6 +155,8 @@ class Subject:
     """Gives work the cache and the read-ahead that chain and stores have agreed on."""
     notes: tuple[str, ...] = ()
     """Other notes for the user."""
+    tail: tuple[Pipe, ...] = ()
+    """Pipes that run in this process, after the service."""
 
 
 def diagnose(
@@ -242,6 +196,7 @@ def _measuring(subject: Subject, effort: Effort, cores: int | None) -> Iterator[
         with progress_line("measuring", text=lambda: measuring.part):
             yield measuring
     finally:
+        measuring.tail.shutdown()
         service.stop()
         end(measuring)
 
@@ -277,6 +232,10 @@ class _Measuring:
         self._tasks: list[Task] = []
         self._names: list[str] = []
         self._in_planner = functions_in(work.cut.planner)
+        self._interpolates = False
+        # Timers are left out, and other ranks do not agree on batches meanwhile.
+        after = (p for p in subject.tail if not traits_of(p).watches)
+        self.tail = MainProcessTail(tuple(p for p in after if chained_name(p) != "fullsync"))
 
     def costs(self) -> CostModel:
         """Measure the parts; the rest is the time for whole batches without them."""
@@ -295,12 +254,9 @@ class _Measuring:
             self.notes.append("no lazy patches: rest is all that is done to the items")
         costs = self._kernels(costs)
         if self._workers or self._in_threads:
-            self._pass("transport", most=self._least)  # the layout is looked at once
-            clock = time.thread_time if self._in_threads else self._effort.clock
-            start, batches = clock(), self._pass("transport", most=KERNEL_BATCHES)
-            costs = replace(costs, transport=(clock() - start) / len(batches))
+            costs = replace(costs, transport=self._transport())
         self._service.stop()  # the next measurement needs the cores
-        return self._rest(costs, decoded_bytes)
+        return self._tail_costs(self._rest(costs, decoded_bytes))
 
     def measurement(self, costs: CostModel) -> Measurement:
         """Return the costs with the facts for advice."""
@@ -310,7 +266,6 @@ class _Measuring:
             workers=self._workers,
             threads=work.threads if self._workers else self._sharing,
             beside_loop=self._in_threads,
-            lock_cores=costs.lock_cores if self._in_threads else math.inf,
             ahead=ahead(True) if work.ahead_bytes and (self._workers or self._in_threads) else 1,
             cores=self._cores,
             ranks=self._beside,
@@ -318,6 +273,8 @@ class _Measuring:
             waits=self._waits,
             functions=any(traits_of(pipe).runs_user_code for pipe in split.realizing),
             function_names=" and ".join(self._names),
+            runs_tail=(costs.tail or 0.0) > (costs.functions or 0.0),
+            interpolates=self._interpolates,
             planned_functions=" and ".join(self._in_planner),
         )
         return Measurement(costs, facts, (*self.notes, *self._subject.notes))
@@ -417,6 +374,15 @@ class _Measuring:
         faster = min(1.0, alone / whole) if whole and self._at_once > 1 else 1.0
         return replace(costs, kernels=kernels, alone=faster, at_once=self._at_once)
 
+    def _transport(self) -> float:
+        """Hand over batches of the real layout; return the seconds of each."""
+        self.part, clock = "transport", time.thread_time if self._in_threads else self._effort.clock
+        # Each maker makes a real batch first for its layout, which may run slow functions.
+        first, least = self._least, 3 * self._least
+        cut = self._cut(self.part, self._tasks, max(KERNEL_BATCHES, least), least)
+        moments = [clock() for _ in self._outcomes(cut, here=False)]
+        return (moments[-1] - moments[first - 1]) / (len(moments) - first)
+
     def _functions(self) -> tuple[float | None, float]:
         """Run the user's functions and later pipes; seconds of a batch, of a processor."""
         before, pipes = split_at_functions(self._work)
@@ -466,23 +432,44 @@ class _Measuring:
             bytes_decoded=bytes_decoded / costs.items,
         )
 
+    def _tail_costs(self, costs: CostModel) -> CostModel:
+        """Run the pipes that follow the service, on batches that are made before."""
+        if not self.tail.pipes:
+            return costs
+        self.part = "pipes after the service"
+        self._names += map(describe, self.tail.pipes)
+        took: list[float] = []
+        is_enough = self._effort.stop_rule(2)
+        with closing(self._batches_here()) as batches:
+            while not is_enough(len(took)):
+                some = [*islice(batches, self._effort.batches)]
+                start = self._effort.clock()
+                self.tail.run_on(some)
+                took.append((self._effort.clock() - start) / len(some))
+        ahead = any(traits_of(pipe).ahead for pipe in self.tail.pipes)
+        # Threads and processes of the pipes have started in the first round.
+        return replace(costs, tail=fmean(took[1:]), tail_ahead=ahead)
+
+    def _batches_here(self) -> Generator[Any, None, None]:
+        work = replace(self._work, workers=0, threads=1, limits=Limits())
+        return self._batches(InProcessReadingService(), self._subject.cursor, work)
+
     def _whole_batches(self, *numbers: int) -> tuple[int, float, float, float, float]:
         """Make batches here; return how many, and seconds, processor's, bytes, lock's of each."""
-        work = replace(self._work, workers=0, threads=1, limits=Limits())
-        batches = self._batches(InProcessReadingService(), self._subject.cursor, work)
-        with closing(batches), free_seconds() as free:
+        with closing(self._batches_here()) as batches, free_seconds() as free:
             for _ in range(2):
                 next(batches)
-            size, busy = IO_COUNTERS.snapshot().bytes_decoded, time.process_time()
+            counts, busy = IO_COUNTERS.snapshot(), time.process_time()
             free.clear()
             own = time.thread_time()
             number, seconds = self._effort.repeat(lambda: next(batches), *numbers)
             lock = time.thread_time() - own - sum(free)
             busy = time.process_time() - busy
-            size = IO_COUNTERS.snapshot().bytes_decoded - size
+            counts = IO_COUNTERS.snapshot() - counts
+        self._interpolates = counts.interpolations > 0
         if not getattr(sys, "_is_gil_enabled", lambda: True)():
             lock = 0.0
-        return number, seconds, busy / number, size / number, lock / number
+        return number, seconds, busy / number, counts.bytes_decoded / number, lock / number
 
     def _on_one_core(self, every: Sequence[PartResult], waiting: float = 0.0) -> float:
         """Return the seconds of one thread on a core of its own, from those of all makers."""
@@ -495,8 +482,10 @@ class _Measuring:
         self.part = part
         return self._run(self._cut(part, self._tasks if tasks is None else tasks, most))
 
-    def _cut(self, part: str, tasks: Sequence[Task], most: int | None = None) -> Cut:
-        is_enough = self._effort.stop_rule(self._least, most)
+    def _cut(
+        self, part: str, tasks: Sequence[Task], most: int | None = None, least: int | None = None
+    ) -> Cut:
+        is_enough = self._effort.stop_rule(least or self._least, most)
         own = [Task(part, task.job, task.reads) for task in tasks]
         pipes = walk(self._work.cut.planner)
         imports = sorted({m for pipe in pipes for m in getattr(pipe, "imports", ())})
@@ -542,7 +531,8 @@ class _Measuring:
         cursor = DeliveredBatches(self._tasks[-1].job.index + 1)
         graph = without_timers(self._subject.graph)
         work: Any = self._subject.apply_schemes(service.distribute(graph))
-        with ExitStack() as ending, closing(self._batches(service, cursor, work)) as batches:
+        batches = self._batches(service, cursor, work, self.tail)
+        with ExitStack() as ending, closing(batches):
             ending.callback(service.stop)
             # Workers start, import and open; the consumer's first step warms up.
             for _ in range(self._least):
@@ -551,10 +541,12 @@ class _Measuring:
         return rate, self._consuming(costs, batch, step)
 
     def _batches(
-        self, service: ReadingService, first: DeliveredBatches, work: Work
+        self, service: ReadingService, first: DeliveredBatches, work: Work, tail: Any = None
     ) -> Generator[Any, None, None]:
+        seed = self._subject.seed
         for epoch, cursor in _runs(self._subject.epoch, first):
-            with closing(service.epoch(work, self._subject.seed, epoch, cursor)) as running:
+            batches = service.epoch(work, seed, epoch, cursor)
+            with closing(tail.epoch(batches, seed, epoch) if tail else batches) as running:
                 for outcome in running:
                     batch = outcome.batch if isinstance(outcome, BatchResult) else outcome
                     if batch is not None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from torch.utils.data import IterDataPipe
@@ -143,6 +144,13 @@ class MainProcessTail:
     def epoch(self, batches: Epoch, seed: int, number: int) -> Epoch:
         """Return the batches of an epoch after these pipes."""
         return TailEpoch(self, batches, seed, number) if self.pipes else batches
+
+    def run_on(self, batches: Sequence[Any]) -> None:
+        """Run these pipes on batches that are made already, and drop the results."""
+        source: Any = self.source
+        source.epoch = SimpleNamespace(take=lambda: iter(batches))
+        with seeded_globals(0):
+            deque(self.sink, maxlen=0)
 
     def leaving(self, epoch: Epoch) -> contextlib.AbstractContextManager[Any]:
         """Limit how long threads are waited for inside; one that waits for a batch is woken."""

@@ -178,8 +178,7 @@ _ALONE = (
     "shares of it at once, where there is a .sharding_filter()"
 )
 _LOCK = (
-    "threads share the interpreter's lock: explain(measure=True) says on how many cores processes "
-    "do better"
+    "threads share the interpreter's lock: loader.diagnose() measures whether processes do better"
 )
 _FUNCTIONS = (
     "where these functions take long, MultiProcessingReadingService(num_workers) runs them in "

@@ -337,11 +337,7 @@ def refuse_other_order(
     >>> refuse_other_order("b.tif", ("GFP", "DAPI"), "a.tif", ("DAPI", "Cy5"))
     >>> refuse_other_order("b.tif", ("GFP", "DAPI"), "a.tif", ("DAPI", "GFP"))
     Traceback (most recent call last):
-<<<<<<< HEAD
     voxpipe.core.errors.SampleError: channel-order: b.tif has GFP, DAPI, and ...
-=======
-    voxpipe.core.errors.SampleError: channel-order: b.tif has GFP, DAPI, and a.tif has DAPI, GFP...
->>>>>>> wt-fb
     """
     if names == first or sorted(names) != sorted(first):
         return

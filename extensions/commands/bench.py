@@ -111,7 +111,7 @@ def _document_of(measurement: Any, workers: Sequence[int], threads: Sequence[int
 
 def _measure(chain: Any, service: Any, arguments: argparse.Namespace) -> Any:
     from ...dataloader2 import DataLoader2
-    from ...diagnosing.measurement import MEASURE_SECONDS
+    from ...diagnosing.effort import MEASURE_SECONDS
 
     if not isinstance(chain, DataLoader2):
         chain = DataLoader2(chain, None, service, seed=0)

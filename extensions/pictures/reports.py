@@ -10,7 +10,7 @@ from typing import Any
 from ...core.views import Report
 from ...diagnosing import Diagnosis, Measurement
 from ...diagnosing.check_data import CheckReport
-from ...diagnosing.cost_model import STAGES, short_number
+from ...diagnosing.cost_model import short_number
 from .html import box, code
 
 _MOST_FINDINGS = 50
@@ -45,26 +45,24 @@ def report_html(report: Report) -> str:
 
 def diagnosis_html(diagnosis: Diagnosis) -> str:
     """Return the time of each part of a loader as bars, with the limit and the advice."""
-    times = {stage: 1000 / rate for stage, rate in diagnosis.ceilings.items() if rate > 0}
-    longest = max((t for t in times.values() if math.isfinite(t)), default=1.0) or 1.0
+    longest = max((1000 / row.rate for row in diagnosis.rows), default=1.0) or 1.0
     rows = []
-    for stage in STAGES:
-        if stage not in times:
-            continue
-        is_limit = stage == diagnosis.limit
-        width = _WIDTH * times[stage] / longest
+    for row in diagnosis.rows:
+        width = _WIDTH * 1000 / row.rate / longest
         bar = (
             f'<span style="display:inline-block;height:9px;width:{width:.0f}px;'
-            f'background:{_LIMIT if is_limit else _OTHER}"></span>{" limit" if is_limit else ""}'
+            f'background:{_LIMIT if row.is_limit else _OTHER}"></span>'
+            f"{' limit' if row.is_limit else ''}"
         )
-        rate = diagnosis.ceilings[stage]
-        rate_text = "-" if math.isinf(rate) else short_number(rate)
-        rows.append((stage, rate_text, short_number(times[stage]), bar))
-    verb = "limit" if diagnosis.limit.endswith("s") else "limits"
+        rate = "-" if math.isinf(row.rate) else short_number(row.rate)
+        times = short_number(1000 / row.rate)
+        # A sum is that of parts of one place, which the text of the place names.
+        name = f"sum of {row.where.partition(': ')[2]}" if row.name == "sum" else row.name
+        rows.append((name, rate, times, bar))
     whole = "with your step" if diagnosis.has_step else "without your step"
     items = diagnosis.costs.items
     lines = [
-        f"<b>{escape(diagnosis.limit)} {verb}.</b> {escape(diagnosis.advice)}",
+        f"<b>{escape(diagnosis.headline)}</b> {escape(diagnosis.advice)}",
         f"end to end, {whole}: {short_number(diagnosis.end_to_end)} batches/s, "
         f"{short_number(diagnosis.end_to_end * items)} items/s; forecast: "
         f"{short_number(diagnosis.forecast_rate)} batches/s",

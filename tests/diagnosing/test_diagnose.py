@@ -3,6 +3,7 @@
 import itertools
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from voxpipe.diagnosing.measurement import (
     PartPipe,
     Subject,
     Tasks,
+    _Measuring,
     diagnose,
     measure,
     reads_of,
@@ -243,7 +245,7 @@ def test_parts_are_done_by_as_many_threads(cases, monkeypatch, function):
     assert found.costs.transport > 0
     assert 0 <= found.costs.lock <= sum(found.costs.one_by_one())
     assert (found.costs.functions is None) is (function is None)
-    assert 1 <= facts.lock_cores == found.costs.lock_cores
+    assert found.costs.lock_cores >= 1
     assert ("its threads share the interpreter's lock" in text) is (found.costs.lock > 0)
     assert not [t for t in threading.enumerate() if t.name.startswith("voxpipe-batches")]
 
@@ -632,8 +634,8 @@ def test_made_up_times_are_found_again(
 
 def test_functions_of_threads_are_counted_one_at_a_time(monkeypatch):
     """Three seconds each in the loop's thread, whatever the number of threads; processes share."""
-    monkeypatch.setattr(Slow, "fetching", 0.5)
-    monkeypatch.setattr(Slow, "decoding", 0.5)
+    monkeypatch.setattr(Slow, "fetching", 0.1)
+    monkeypatch.setattr(Slow, "decoding", 0.1)
     monkeypatch.setattr(Slow, "resampling", 3.0)
     vp.register_backend("slow", lambda request: str(request.source).endswith(".slow"), Slow)
     try:
@@ -649,9 +651,32 @@ def test_functions_of_threads_are_counted_one_at_a_time(monkeypatch):
     over = found.costs.transport  # by a real clock: less than the ms that it takes on busy cores
     assert seconds == {1: pytest.approx(3.0 + over), 2: pytest.approx(3.0 + over)}
     assert found.forecast(threads=2).limit == found.limit == "functions"
-    assert 1 / found.forecast(2).batches_per_second == pytest.approx(2.0, rel=0.1)
-    assert "one at a time runs map(slowly" in found.advice
-    assert "MultiProcessingReadingService(num_workers=2) runs them side by side" in found.advice
+    assert 1 / found.forecast(2).batches_per_second == pytest.approx(1.6, rel=0.1)
+    assert "Use MultiProcessingReadingService(num_workers=2): on 2 cores" in found.advice
+    assert "map(slowly" in found.facts.function_names
+    assert "one at a time runs map(slowly" in replace(found, end_to_end=1.0).advice
+
+
+def test_handing_over_leaves_out_the_first_batches():
+    """Each maker makes a real batch for the layout first, which may run slow functions."""
+    clock = Ticking()
+
+    def outcomes(cut, here):
+        for number in range(12):
+            clock.now += 60.0 if number < 2 else 1.0
+            yield None
+
+    effort = SimpleNamespace(clock=clock)
+    own = {
+        "_in_threads": False,
+        "_effort": effort,
+        "_least": 2,
+        "_tasks": [],
+        "_cut": lambda *_: None,
+    }
+    measuring = SimpleNamespace(**own, _outcomes=outcomes)
+
+    assert _Measuring._transport(measuring) == pytest.approx(1.0)
 
 
 def write_packed(folder, name):

@@ -5,6 +5,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
+from checkout import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from voxpipe.diagnosing.cost_model import (
     LoaderFacts,
     Measurement,
 )
-from voxpipe.diagnosing.diagnosis import judge
+from voxpipe.diagnosing.diagnosis import CURES, judge
 
 THREADS = {"workers": 0, "threads": 2, "beside_loop": True}
 EVEN = dict.fromkeys((stage for stage in STAGES if stage != "functions"), 1.0)
@@ -63,9 +64,17 @@ def row_of(part, diagnosis):
     return next(row for row in rows if row[0] == part)
 
 
-def advice(limit, **changed):
-    longest = 5.0 if limit == "consumer" else 50.0
-    return judged({**EVEN, limit: longest}, 0.1, facts(**changed)).advice
+def diagnosed(limit, longest=50.0, **changed):
+    """Return the diagnosis of a loader that is as fast as its parts let expect."""
+    measured = Measurement(costs({**EVEN, limit: longest}), facts(**changed))
+    return judge(measured, measured.forecast(with_consumer=True).batches_per_second)
+
+
+def marked(diagnosis):
+    """Return the names, the rates in batches per second and the marks of the table's rows."""
+    _, *rows = str(diagnosis).splitlines()
+    cells = [(row.split(), "<- limit" in row) for row in rows[: rows.index("")]]
+    return [(own[0], float(own[1]), mark) for own, mark in cells if own[0] in (*STAGES, "sum")]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -282,6 +291,15 @@ def test_every_diagnosis_can_be_printed(seconds, workers, rate):
     assert 0 <= diagnosis.explained_share <= 1
 
 
+def test_parts_that_are_about_as_slow_are_named():
+    """Another measurement may find one of them the slowest; parts without cost are none."""
+    near = judged({"fetch": 0.5, "decode": 0.45, "resample": 0.1}, 1.0, facts(workers=0))
+
+    assert "\nAbout as slow: decode." in str(near)
+    assert "About as slow" not in str(judged({"fetch": 0.5, "decode": 0.2}, 1.0, facts()))
+    assert "About as slow" not in str(judged({"fetch": 0.0, "decode": 0.0}, 1.0, facts()))
+
+
 def test_a_part_without_cost_has_no_ceiling():
     """A mapped file is not decoded."""
     diagnosis = judged({"fetch": 0.5, "decode": 0.0}, 2.0, facts())
@@ -297,7 +315,10 @@ def test_items_are_batches_times_their_size():
 
 def test_time_that_no_part_shows_is_told():
     """Two thirds of the time are missing."""
-    assert "account for 33% of the time" in str(judged({"fetch": 1.0}, 1 / 3, facts()))
+    found = str(judged({"fetch": 1.0}, 1 / 3, facts()))
+    assert "account for 33% of the time; parts that run at once" in found
+    alone = str(judged({"fetch": 1.0}, 1 / 6, facts(workers=0)))
+    assert "account for 33% of the time; other programs use the cores" in alone
     assert "account for" not in str(judged({"fetch": 1.0}, 0.9, facts()))
 
 
@@ -312,36 +333,159 @@ def test_time_that_no_part_shows_is_told():
         ),
         ("fetch", {"amplification": 4.0}, "Chunks hold 4 times"),
         ("fetch", {"waits": True}, "more workers than 2"),
-        ("fetch", {"cores": 8}, "num_workers=8"),
-        ("fetch", {}, "from memory already"),
+        ("fetch", {"cores": 8}, "Use MultiProcessingReadingService(num_workers=8): on 8 cores"),
+        ("fetch", {}, "Read fewer bytes"),
         ("decode", {"amplification": 4.0, "cores": 8}, "smaller chunks"),
         ("decode", {"cores": 8}, "num_workers=8"),
         ("decode", {}, "(lz4hc)"),
         ("resample", {"cores": 8}, "num_workers=8"),
-        ("resample", {"cores": 8, "threads": 4}, "fewer augmentations"),
-        ("resample", {"cores": 8, "threads": 3}, "6 of them work"),
-        ("functions", {"functions": True, "function_names": "map(f)"}, "core runs map(f): give"),
+        ("resample", {"cores": 8, "threads": 4}, "The present service is right"),
+        ("resample", {"interpolates": True}, "fewer augmentations"),
+        ("functions", {"functions": True, "function_names": "map(f)"}, "Make your functions"),
         ("functions", {"cores": 8}, "num_workers=8"),
-        ("resample", {}, "fewer augmentations"),
-        ("transport", {}, "batch size"),
-        ("transport", {"functions": True}, "batch's own tensors"),
+        ("functions", {"runs_tail": True, "function_names": "map(f)"}, "runs map(f) after"),
+        ("transport", {}, "Use ThreadReadingService(num_threads=2)"),
+        ("transport", {**THREADS}, "Use InProcessReadingService()"),
         ("fetch", {**THREADS, "waits": True}, "more threads than 2"),
-        ("fetch", {**THREADS, "cores": 8}, "raise num_threads to 8"),
-        ("decode", {**THREADS, "cores": 8, "lock_cores": 3.5}, "raise num_threads to 4"),
-        ("decode", {**THREADS, "lock_cores": 1.5}, "lock is the limit"),
-        ("resample", {**THREADS, "lock_cores": 1.5}, "num_workers=2"),
-        ("functions", {**THREADS, "function_names": "map(f)"}, "one at a time runs map(f)"),
-        ("resample", {**THREADS, "lock_cores": 9.0}, "fewer augmentations"),
-        ("consumer", {**THREADS, "threads": 8}, "leave the loader as it is; 6 of 8 threads"),
-        ("consumer", {"workers": 0}, "ThreadReadingService(num_threads=1)"),
-        ("consumer", {"workers": 0}, "MultiProcessingReadingService(num_workers=1)"),
-        ("consumer", {"workers": 8}, "5 of 8 workers would do"),
+        ("fetch", {**THREADS, "cores": 8}, "Use ThreadReadingService(num_threads=8): on 8 cores"),
+        ("functions", {**THREADS, "cores": 1, "function_names": "map(f)"}, "one at a time runs"),
+        ("functions", {**THREADS, "function_names": "map(f)"}, "(num_workers=2): on 2 cores"),
+        ("consumer", {**THREADS, "threads": 8}, "leave the loader as it is; 1 of 8 threads"),
+        ("consumer", {"workers": 8}, "leave the loader as it is; 1 of 8 workers"),
         ("consumer", {"workers": 1}, "leave the loader as it is."),
+        ("consumer", {"workers": 0}, "Make your step lighter"),
     ],
 )
 def test_advice_names_what_to_change(limit, changed, expected):
     """The cheapest change first, with its number where there is one."""
-    assert expected in advice(limit, **changed)
+    assert expected in diagnosed(limit, **changed).advice
+
+
+@pytest.mark.parametrize("functions", [False, True])
+def test_handing_over_is_cheaper_in_larger_batches(functions):
+    """Where no other service does better; functions may copy."""
+    advice = replace(diagnosed("fetch", functions=functions), limit="transport").advice
+
+    assert "The present service is right" in advice
+    assert "Raise the batch size" in advice
+    assert ("batch's own tensors" in advice) is functions
+
+
+@pytest.mark.parametrize("limit", STAGES)
+@pytest.mark.parametrize("setting", [{}, {"workers": 1}, {"workers": 0}, THREADS])
+def test_no_sentence_speaks_of_what_is_not_there(limit, setting):
+    """Fewer workers than one, augmentations that do not interpolate, cores that are all busy."""
+    text = str(diagnosed(limit, **setting))
+    wrong = ("fewer workers", "interpolate", "Every core", "1 of them")
+
+    assert not any(words in text for words in wrong)
+
+
+@given(seconds=TIMES, setting=st.sampled_from([{}, {"workers": 0}, {"workers": 1}, THREADS]))
+def test_the_marked_row_has_the_lowest_rate(seconds, setting):
+    """A part, or the sum of those that run one after another."""
+    diagnosis = judged({**seconds, "rest": 0.0}, 1.0, facts(**setting))
+    rows = [row for row in diagnosis.rows if not math.isinf(row.rate)]
+    (limit,) = [row for row in diagnosis.rows if row.is_limit]
+
+    assert not rows or limit.rate <= min(row.rate for row in rows) * (1 + 1e-9)
+    assert limit.name == diagnosis.limit or diagnosis.limit in limit.where
+    assert limit.name == diagnosis.limit or limit.where.partition(":")[0] in diagnosis.headline
+
+
+def test_a_slower_part_of_the_faster_line_is_not_hidden():
+    """A worker resamples in 14 ms; handing over and the step take 18 in the other process."""
+    seconds = {"resample": 14e-3, "transport": 6e-3, "consumer": 12.4e-3, "planning": 0.2e-3}
+    model = CostModel(4.0, 2e-4, rest=14e-3, transport=6e-3, consumer=12.4e-3)
+    found = judge(Measurement(model, facts(workers=1)), 24.8)
+
+    (mark,) = [row for row in marked(found) if row[2]]
+    assert mark[0] == "sum"
+    assert mark[1] == pytest.approx(1 / (sum(seconds.values()) - 14e-3), rel=0.01)
+    assert found.headline == "consumer limits, the longest part of this process."
+    assert not found.keeps_up
+    assert "The loader keeps up" not in str(found)
+    assert "About as slow: resample." in str(found)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.59, False), (0.74, False), (0.95, True)])
+def test_a_loader_keeps_up_at_the_rate_of_the_step(share, expected):
+    """By the rate that was measured, not by a forecast."""
+    model = CostModel(4.0, 1e-4, rest=5e-3, transport=1e-3, consumer=50e-3)
+    found = judge(Measurement(model, facts(**THREADS)), share * 20)
+
+    assert found.limit == "consumer"
+    assert ("The loader keeps up" in found.advice) is expected
+    assert ("1 of 2 threads would do" in found.advice) is expected
+
+
+# Batches of one patch of 8^3: 0.87 ms of work, of which threads hold the lock for a part.
+CHEAP = CostModel(
+    1.0, 1.5e-5, fetch=2e-5, decode=0.0, rest=8e-4, kernels={"image": 1e-4}, lock=7e-4
+)
+
+
+@pytest.mark.parametrize("own", [1e-4, 7e-4, 2e-3, 4e-3])
+@pytest.mark.parametrize("model", [CHEAP, CHUNKS, replace(CHUNKS, lock=0.05)])
+@pytest.mark.parametrize("cores", [1, 2, 8])
+def test_no_two_services_are_advised_for_each_other(model, own, cores):
+    """Each is measured with its own cost of handing over, and forecasts the others."""
+    work = replace(model, at_once=1, alone=1.0)
+    settings = {
+        "MultiProcessing": {"workers": cores},
+        "Thread": {**THREADS, "threads": cores},
+        "InProcess": {"workers": 0},
+    }
+    over = {"MultiProcessing": own, "Thread": min(own, 2e-4), "InProcess": None}
+    found = {}
+    for name, setting in settings.items():
+        measured = Measurement(
+            replace(work, transport=over[name]), facts(**{"cores": cores, **setting})
+        )
+        found[name] = next((other for other in settings if f"Use {other}" in measured.better), "")
+
+    for name, other in found.items():
+        assert not other or found[other] != name, found
+
+
+def test_cheap_batches_are_not_sent_to_processes():
+    """They cost more to hand over than to make; the measured rate counts, too."""
+    threads = Measurement(replace(CHEAP, transport=1.6e-4), facts(**THREADS))
+    assert "present service is right" in judge(threads, 1000.0).advice
+
+    slow = replace(CHUNKS, lock=0.06, alone=1.0, transport=1e-4)
+    found = Measurement(slow, facts(**THREADS))
+    own = found.forecast().batches_per_second
+    assert "Use MultiProcessingReadingService(num_workers=2)" in judge(found, own).advice
+    assert "present service is right" in judge(found, 3 * own).advice
+    assert found.forecast(2).batches_per_second <= 1 / 0.004
+
+
+class TestFunctionsAfterTheService:
+    """Functions that an adapter runs apart, in this process, whatever the service."""
+
+    MODEL = replace(CHUNKS, alone=1.0, tail=0.100, tail_ahead=True, lock=0.006)
+
+    @pytest.mark.parametrize("setting", [{}, {"workers": 0}, {**THREADS, "threads": 2}])
+    def test_they_are_the_limit(self, setting):
+        """They run ahead of the loop, so the other parts cost nothing more."""
+        found = judge(Measurement(self.MODEL, facts(**{"cores": 4, **setting})), 9.9)
+
+        assert found.limit == "functions"
+        assert found.ceilings["functions"] == pytest.approx(1 / 0.100)
+        assert found.forecast_rate == pytest.approx(1 / 0.100)
+        assert row_of("functions", found)[-2:] == ["<-", "limit"]
+        assert "this process, ahead of the loop" in str(found)
+
+    def test_pipes_without_threads_are_a_part_of_the_loop(self):
+        """Such as a copy to a device: the step waits for it."""
+        model = replace(self.MODEL, tail_ahead=False, consumer=0.010)
+        found = judge(Measurement(model, facts(cores=4)), 8.0)
+
+        assert found.forecast_rate == pytest.approx(1 / (0.100 + 0.010 + 0.003))
+        assert row_of("functions", found)[4:] == ["this", "process"]
+        (limit,) = [row for row in found.rows if row.is_limit]
+        assert limit.where == "this process: planning + functions + transport + consumer"
 
 
 def test_a_diagnosis_is_a_value():
@@ -397,8 +541,8 @@ def test_numbers_of_makers_that_are_none_are_refused(numbers, error):
 @pytest.mark.parametrize(
     ("lock", "cores", "expected"),
     [
-        (0.050, 1, "The loop alone does better, as it waits for no lock: InProcess"),
-        (0.050, 2, "MultiProcessingReadingService(num_workers=2) is forecast"),
+        (0.050, 1, ""),
+        (0.050, 2, "Use MultiProcessingReadingService(num_workers=2): on 2 cores it is forecast"),
         (0.001, 2, ""),
     ],
 )
@@ -409,8 +553,7 @@ def test_what_does_better_than_threads_is_told(lock, cores, expected):
 
     assert expected in found.better
     assert bool(expected) is bool(found.better)
-    assert found.better in str(found)
-    assert not Measurement(model, facts(cores=cores)).better
+    assert (found.better or "The present service is right") in str(found)
 
 
 def test_what_is_mapped_has_no_chunks():
@@ -419,3 +562,12 @@ def test_what_is_mapped_has_no_chunks():
     rows = [Measurement(model, facts()).table([0]) for model in (CHUNKS, mapped)]
 
     assert ["in the chunks needed" in table for table in rows] == [True, False]
+
+
+def test_the_guide_has_the_cures_of_the_report():
+    """One cure for each part, in the same words."""
+    guide = (ROOT / "docs/how-to/find-what-limits.md").read_text().replace("`", "")
+
+    for part, cure in CURES.items():
+        assert f"| {part} | {cure} |".replace("`", "") in guide, part
+    assert list(CURES) == list(STAGES)

@@ -18,10 +18,13 @@ import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.views import view
 from voxpipe.datapipes.spatial import SpatialPipe
+from voxpipe.diagnosing.cost_model import CostModel, LoaderFacts, Measurement
+from voxpipe.diagnosing.diagnosis import judge
 from voxpipe.extensions.commands import preview as command
 from voxpipe.extensions.pictures import pixels, planes
 from voxpipe.extensions.pictures.facts import patch_text
 from voxpipe.extensions.pictures.preview import pairs_of, without_augmentation
+from voxpipe.extensions.pictures.reports import diagnosis_html
 
 AFFINE = np.diag([-1.5, -1.5, 3.0, 1.0])
 
@@ -426,3 +429,14 @@ def test_draws_of_ops_of_others_are_shown_as_they_are():
 
     assert len(patch.draws["corner"]["start"]) == 3
     assert f"start={tuple(patch.draws['corner']['start'])}" in patch_text(patch)
+
+
+def test_the_bars_of_a_diagnosis_mark_its_limit():
+    """The same row as the text: a part, or the sum of parts that run one after another."""
+    costs = CostModel(4.0, 1e-3, fetch=0.1, rest=0.02, transport=1e-3)
+    diagnosis = judge(Measurement(costs, LoaderFacts(workers=1, cores=1)), 8.0)
+    page = diagnosis_html(diagnosis)
+
+    assert diagnosis.headline in page
+    assert page.count("limit</td>") == 1
+    assert "sum of fetch + resample" in page

@@ -339,3 +339,39 @@ def test_pipes_that_cannot_run_apart():
         Runtime("filter", threads=2)(pipe)
     with pytest.raises(GraphError, match=r"batch_patches\(2\) does not take single items"):
         Runtime("batch_patches", threads=2)(pipe)
+
+
+@pytest.mark.parametrize("setting", [{"threads": 2}, {"threads": 1}, {"device": "cpu"}], ids=str)
+@pytest.mark.parametrize("service", [None, vp.ThreadReadingService(2)], ids=["here", "threads"])
+def test_a_diagnosis_has_the_function(setting, service):
+    """Wherever it runs: the slowest part does not vanish from the report."""
+
+    def sleep(batch):
+        """Take much longer than all other parts."""
+        time.sleep(0.02)
+        return batch
+
+    def loader(adapters):
+        return vp.DataLoader2(chain(None, late=True).map(sleep), adapters, service, seed=5)
+
+    with loader([Runtime("map", **setting)]) as running:
+        before = torch.get_rng_state()
+        found = running.diagnose(seconds=0.05, batches=2)
+        assert torch.equal(before, torch.get_rng_state())
+        assert found.limit == "functions"
+        assert "map(sleep" in found.facts.function_names
+        assert found.ceilings["functions"] < (110 if setting.get("threads") == 2 else 55)
+        assert found.end_to_end < 110
+        assert len([*running]) == 5
+    assert not [t for t in threading.enumerate() if t.name.startswith("voxpipe-batches")]
+
+
+@pytest.mark.slow
+def test_a_diagnosis_has_the_function_of_processes():
+    """They start for the diagnosis, and end with it."""
+    with vp.DataLoader2(chain(None, late=True), [Runtime("map", processes=2)], seed=5) as loader:
+        found = loader.diagnose(seconds=0.05, batches=2)
+
+    assert "functions" in found.ceilings
+    assert found.costs.tail > 0
+    assert found.costs.tail_ahead
