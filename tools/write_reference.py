@@ -355,9 +355,11 @@ def command_page() -> str:
 
 
 def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of the commands, by name."""
+    """Return the parsers of the commands, by name, with the arguments of their modules."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                command.add_own_arguments()
             return dict(action.choices)
     raise AssertionError("the command line has no commands")
 

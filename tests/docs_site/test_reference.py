@@ -100,8 +100,37 @@ def test_every_command_and_option_is_described(stage):
     page = stage["reference/commands.rst"]
     for name, command in write_reference.commands_of(parser()).items():
         assert f"voxpipe {name}\n---" in page
-        options = [text for action in command._actions for text in action.option_strings]
-        assert [text for text in options if text not in page] == []
+        section = page.partition(f"voxpipe {name}\n---")[2].partition("\n---")[0]
+        for action in command._actions:
+            shown = action.option_strings or [action.metavar or action.dest]
+            assert [text for text in shown if text not in section] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("bench", "--patch"),
+        ("cache", "--clear"),
+        ("check", "--voxels"),
+        ("convert", "--shard"),
+        ("demo", "--folder"),
+        ("doctor", "--json"),
+        ("explain", "--measure"),
+        ("graph", "--format"),
+        ("index", "--no-statistics"),
+        ("info", "--patch"),
+        ("predict", "--overlap"),
+        ("preview", "--patches"),
+        ("replay", "--epoch"),
+        ("split", "--folds"),
+    ],
+)
+def test_the_reference_shows_options_of_commands(stage, command, option):
+    """Each section has its whole help, and not only ``-h``."""
+    page = stage["reference/commands.rst"]
+    section = page.partition(f"voxpipe {command}\n---")[2].partition("\n---")[0]
+
+    assert re.search(rf"^ +(-\w, )?{option}\b", section, re.MULTILINE)
 
 
 def test_the_pages_that_readers_open_name_every_command(stage):
