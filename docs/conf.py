@@ -6,6 +6,7 @@ formulas become MathML.
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,24 @@ _CELL = re.compile(r"<td>.*?</td>", re.DOTALL)
 _LONG_WORD = re.compile(r'(?<=<span class="pre">)[^<]{24,}(?=</span>)')
 
 
-def _break_long_words(app: Any, name: str, template: str, context: Any, tree: Any) -> None:
-    """Let a browser break long words of tables after punctuation."""
+_OUTPUT = re.compile(r'<div class="cell_output.*?<pre(?=>(.*?)</pre>)', re.DOTALL)
+_WIDEST = 170  # columns of the widest printed table; longer lines are sentences, which wrap
+
+
+def _fit_page(app: Any, name: str, template: str, context: Any, tree: Any) -> None:
+    """Let a browser break long words of tables, and fit printed tables to its window."""
 
     def breakable(match: re.Match[str]) -> str:
-        return re.sub(r"(::|/|\(|\[|,|=|\.(?!\d)|_(?=\w{4}))(?=.)", r"\1<wbr>", match[0])
+        ends = r"::|/|\(|\[|,|=|\.(?!\d)|_(?=\w{4})|[a-z](?=[A-Z][a-z])"
+        return re.sub(rf"({ends})(?=.)", r"\1<wbr>", match[0])
+
+    def fitted(match: re.Match[str]) -> str:
+        lines = html.unescape(re.sub(r"<[^>]+>", "", match[1])).splitlines()
+        columns = max((len(line) for line in lines if len(line) <= _WIDEST), default=0)
+        return f'{match[0]} style="--columns: {columns}"' if columns else match[0]
 
     if "body" in context:
-        body = context["body"]
+        body = _OUTPUT.sub(fitted, context["body"])
         context["body"] = _CELL.sub(lambda cell: _LONG_WORD.sub(breakable, cell[0]), body)
 
 
@@ -99,6 +110,6 @@ def _numpy_style(
 def setup(app: Any) -> dict[str, bool]:
     """Register the renderer of formulas and the style of docstrings."""
     app.connect("autodoc-process-docstring", _numpy_style)
-    app.connect("html-page-context", _break_long_words)
+    app.connect("html-page-context", _fit_page)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -59,8 +59,8 @@ print(profile)
 # %% [markdown]
 # ## A diagnosis
 #
-# `diagnose()` measures each part alone. Its last sentence names the limit and the cure. Give it
-# your training step, so that it can say whether the loader or the network is slower.
+# `diagnose()` measures each part of the loader alone. The report ends with the slowest part and its
+# cure. Pass your training step, so that the report can compare the loader with the network.
 
 # %%
 network = torch.nn.Conv3d(1, 8, 3)

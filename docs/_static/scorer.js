@@ -32,8 +32,9 @@ function pagesWithMostWords(searchTerms, excludedTerms, known) {
   }
   const others = [...pages.values()].filter(({ result }) => !known.has(result[0]));
   const most = Math.max(...others.map(({ count }) => count));
+  const least = known.size ? Math.floor(searchTerms.size / 2) + 1 : searchTerms.size / 2;
   return others
-    .filter(({ count }) => count >= Math.max(most - 1, searchTerms.size / 2))
+    .filter(({ count }) => count >= Math.max(most - 1, least))
     .sort((a, b) => a.count - b.count || a.score - b.score)
     .map(({ result, count, score }) => [...result.slice(0, 4), 100 * count + score, ...result.slice(5)]);
 }

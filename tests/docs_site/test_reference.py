@@ -10,8 +10,10 @@ from checkout import ROOT
 import voxpipe
 from voxpipe.adapters import lint
 from voxpipe.core import settings
+from voxpipe.datapipes.forms import signature_of
 
 sys.path.insert(0, str(ROOT / "tools"))
+import parameter_texts
 import stage_docs
 import write_reference
 
@@ -69,6 +71,24 @@ def test_signatures_have_arguments_and_defaults(stage):
 
     assert "DataPipe.batch_patches(batch_size: int, *, drop_last: bool = False)" in text
     assert "parent" not in "".join(re.findall(r"^\.\. py:method:: .*", text, re.MULTILINE))
+
+
+def test_every_parameter_of_an_op_has_a_text(stage):
+    """Forms of ops show the texts of the fields of their op."""
+    forms = {
+        name: kind
+        for name, kind in write_reference.form_classes().items()
+        if getattr(kind, "op_class", None) is not None
+    }
+    lacks = []
+    for name, kind in forms.items():
+        texts = parameter_texts.section_texts(parameter_texts.with_parameters(kind))
+        lacks += [(name, one) for one in signature_of(kind).parameters if not texts.get(one)]
+
+    assert len(forms) > 40
+    assert lacks == []
+    entry = stage["reference/forms/spatial.rst"].partition("py:method:: DataPipe.elastic(")[2]
+    assert "Largest move of a point along each axis" in entry.partition("py:method::")[0]
 
 
 def test_every_type_of_a_signature_has_a_line(stage):
