@@ -17,7 +17,7 @@ var Scorer = {
 };
 
 // Sphinx finds only pages that have all words of a query. Where few do, pages with most of the
-// words follow them. This file becomes the start of searchtools.js, so `Search` is known later.
+// words follow them. This file becomes part of language_data.js, which pages of the search load.
 const FEW_RESULTS = 3;
 
 function pagesWithMostWords(searchTerms, excludedTerms, known) {
@@ -39,8 +39,7 @@ function pagesWithMostWords(searchTerms, excludedTerms, known) {
     .map(({ result, count, score }) => [...result.slice(0, 4), 100 * count + score, ...result.slice(5)]);
 }
 
-document.addEventListener("DOMContentLoaded", () => {
-  if (typeof Search === "undefined") return;
+function widenSearch() {
   const search = Search._performSearch;
   Search._performSearch = (query, searchTerms, excludedTerms, ...others) => {
     const results = search(query, searchTerms, excludedTerms, ...others);
@@ -48,4 +47,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (known.size >= FEW_RESULTS || searchTerms.size < 2) return results;
     return [...pagesWithMostWords(searchTerms, excludedTerms, known), ...results]; // best last
   };
-});
+}
+
+if (typeof Search !== "undefined") widenSearch();
+else document.addEventListener("DOMContentLoaded", widenSearch);

@@ -218,6 +218,11 @@ def test_how_to_pages_are_short_and_begin_with_an_example(file):
         ("microscopy", "a case per time point"),
         ("microscopy", "instance labels with more than 65 535 objects"),
         ("find-what-limits", "threads processes or in process workers"),
+        ("gpu", "pinned memory"),
+        ("gpu", "mixed precision"),
+        ("contrasts", "multi channel image"),
+        ("labels", "class imbalance"),
+        ("labels", "merge labels"),
     ],
 )
 def test_questions_of_readers_stand_on_their_page(page, words):
