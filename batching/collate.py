@@ -236,7 +236,7 @@ class Collate:
                 for item, patch in zip(items, things[key], strict=True):
                     if not isinstance(patch, LazyPatch):
                         patch = getattr(item, "patches", {}).get(key)
-                    if patch is not None:
+                    if isinstance(patch, LazyPatch):
                         volume = getattr(patch.volume, "stored_volume", patch.volume)
                         header = getattr(volume, "_header", None)
                         own = header_names(patch) if header is None else header.channel_names

@@ -6,6 +6,8 @@ formulas become MathML.
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ html_show_sourcelink = False
 html_static_path = ["_static"]
 html_search_scorer = str(Path(__file__).parent / "_static" / "scorer.js")
 html_css_files = ["site.css"]
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "accuracy": []}
 html_theme_options = {
     "header_links_before_dropdown": 8,
     "navigation_depth": 3,
@@ -58,6 +60,32 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+
+
+_CELL = re.compile(r"<td>.*?</td>", re.DOTALL)
+# Code of a table without a space, such as the path of a test, that is wider than most columns.
+_LONG_WORD = re.compile(r'(?<=<span class="pre">)[^<]{24,}(?=</span>)')
+
+
+_OUTPUT = re.compile(r'<div class="cell_output.*?<pre(?=>(.*?)</pre>)', re.DOTALL)
+_WIDEST = 170  # columns of the widest printed table; longer lines are sentences, which wrap
+
+
+def _fit_page(app: Any, name: str, template: str, context: Any, tree: Any) -> None:
+    """Let a browser break long words of tables, and fit printed tables to its window."""
+
+    def breakable(match: re.Match[str]) -> str:
+        ends = r"::|/|\(|\[|,|=|\.(?!\d)|_(?=\w{4})|[a-z](?=[A-Z][a-z])"
+        return re.sub(rf"({ends})(?=.)", r"\1<wbr>", match[0])
+
+    def fitted(match: re.Match[str]) -> str:
+        lines = html.unescape(re.sub(r"<[^>]+>", "", match[1])).splitlines()
+        columns = max((len(line) for line in lines if len(line) <= _WIDEST), default=0)
+        return f'{match[0]} style="--columns: {columns}"' if columns else match[0]
+
+    if "body" in context:
+        body = _OUTPUT.sub(fitted, context["body"])
+        context["body"] = _CELL.sub(lambda cell: _LONG_WORD.sub(breakable, cell[0]), body)
 
 
 def _inline(translator: Any, node: nodes.math) -> None:
@@ -82,5 +110,6 @@ def _numpy_style(
 def setup(app: Any) -> dict[str, bool]:
     """Register the renderer of formulas and the style of docstrings."""
     app.connect("autodoc-process-docstring", _numpy_style)
+    app.connect("html-page-context", _fit_page)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -65,6 +65,11 @@ class _CommandParser(_Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self.is_json = _asks_for_json(args or ())
+        self.add_own_arguments()
+        return super().parse_known_args(args, namespace)
+
+    def add_own_arguments(self) -> None:
+        """Add the text and the arguments of the module of the command."""
         module = load(self.point)
         if module is None:  # the warning of the entry point has the reason
             self.error(f"the command {self.point.name} cannot be imported")
@@ -74,7 +79,6 @@ class _CommandParser(_Parser):
         self.add_argument("--json", action="store_true", help=about)
         module.add_arguments(self)
         self.set_defaults(run=module.run, parser=self)
-        return super().parse_known_args(args, namespace)
 
 
 class _Program(_Parser):

@@ -50,11 +50,12 @@ class OpContract:
 
     def make(self) -> Any:
         """Return an op that acts on every item."""
-        raise NotImplementedError
+        raise NotImplementedError(f"define make(self) in {type(self).__name__}: return the op")
 
     def make_nothing(self) -> Any:
         """Return an op that changes nothing, or None if its kind has none."""
-        raise NotImplementedError
+        do = "return the op with a strength of zero, or None if its kind has none"
+        raise NotImplementedError(f"define make_nothing(self) in {type(self).__name__}: {do}")
 
     def inputs(self) -> tuple[Any, ...]:
         """Return the further arguments of the op's ``draw``, after the random numbers."""

@@ -26,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 import write_chained_forms
 from count_tree import ROOT, package_files
+from parameter_texts import with_parameters
 
 # Titles of the pages of forms, by the module or the folder of their classes.
 FORMS: Mapping[str, str] = {
@@ -193,7 +194,7 @@ def form_page(home: str, forms: Mapping[str, type], convert: Callable[[str], str
     for name, kind in forms.items():
         place = "MapDataPipe" if name.startswith("map.") else "DataPipe"
         lines += ["", f".. py:method:: {place}.{signatures[name]}"]
-        body = convert(inspect.getdoc(kind) or "")
+        body = convert(with_parameters(kind))
         lines += ["", *(f"   {line}".rstrip() for line in body.splitlines())]
     text = "\n".join(lines).replace("~.DataPipe.map.", "~.MapDataPipe.")
     return f"{text}\n"
@@ -355,9 +356,11 @@ def command_page() -> str:
 
 
 def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of the commands, by name."""
+    """Return the parsers of the commands, by name, with the arguments of their modules."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                command.add_own_arguments()
             return dict(action.choices)
     raise AssertionError("the command line has no commands")
 

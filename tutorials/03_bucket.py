@@ -30,8 +30,11 @@ options = {"key": "user", "secret": "secret", "endpoint_url": f"http://{host}:{p
 # ## Convert once
 #
 # A `.nii.gz` has to be decompressed from its beginning. Sharded zarr has small chunks in few
-# objects, so a patch costs a few ranges. `chunk=16` suits the small patches of this tutorial;
-# without it, the chunks suit patches of 96³.
+# objects, so a patch costs a few ranges. `chunk=16` fits the small patches of this tutorial. The
+# default of `convert()` fits patches of 96³.
+#
+# `explain()` below warns that chunks save nothing for volumes of this size. The toy scans have
+# 2 million voxels. Convert your own volumes if they are much larger than a patch.
 
 # %%
 import s3fs

@@ -12,7 +12,7 @@ import voxpipe as vp
 
 @pytest.fixture(scope="module")
 def scans(tmp_path_factory):
-    """Return a folder with ``scans``, ``embryos`` and ``wells``, as the pages name their files."""
+    """Return a folder with the files that the pages name: scans, embryos, wells and brains."""
     folder = tmp_path_factory.mktemp("pages")
     rng = np.random.default_rng(1)
     for number in range(1, 5):
@@ -26,6 +26,7 @@ def scans(tmp_path_factory):
         nibabel.save(nibabel.Nifti1Image(label, affine), case / "seg.nii.gz")
     write_embryos(folder / "embryos", rng)
     write_wells(folder / "wells", rng)
+    write_brains(folder / "brains", rng)
     return folder
 
 
@@ -60,3 +61,17 @@ def write_wells(folder, rng):
         light = (cells * 500.0 + rng.normal(300, 40, cells.shape)).astype(np.uint16)
         tifffile.imwrite(folder / well / "dapi.tif", light, metadata={"axes": "YX"})
         tifffile.imwrite(folder / well / "cells.tif", cells, metadata={"axes": "YX"})
+
+
+def write_brains(folder, rng):
+    """Write two contrasts and labels of two heads, as NIfTI."""
+    for case in ("b1", "b2"):
+        (folder / case).mkdir(parents=True)
+        label = np.zeros((24, 24, 20), np.uint8)
+        label[6:14, 8:16, 6:12] = 1
+        contrasts = {
+            name: label * 100.0 + rng.normal(0, 9, label.shape) for name in ("t1", "flair")
+        }
+        for name, voxels in {**contrasts, "seg": label}.items():
+            stored = voxels.astype(np.int16 if name in contrasts else np.uint8)
+            nibabel.save(nibabel.Nifti1Image(stored, np.eye(4)), folder / case / f"{name}.nii.gz")

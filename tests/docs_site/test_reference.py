@@ -10,8 +10,10 @@ from checkout import ROOT
 import voxpipe
 from voxpipe.adapters import lint
 from voxpipe.core import settings
+from voxpipe.datapipes.forms import signature_of
 
 sys.path.insert(0, str(ROOT / "tools"))
+import parameter_texts
 import stage_docs
 import write_reference
 
@@ -71,6 +73,24 @@ def test_signatures_have_arguments_and_defaults(stage):
     assert "parent" not in "".join(re.findall(r"^\.\. py:method:: .*", text, re.MULTILINE))
 
 
+def test_every_parameter_of_an_op_has_a_text(stage):
+    """Forms of ops show the texts of the fields of their op."""
+    forms = {
+        name: kind
+        for name, kind in write_reference.form_classes().items()
+        if getattr(kind, "op_class", None) is not None
+    }
+    lacks = []
+    for name, kind in forms.items():
+        texts = parameter_texts.section_texts(parameter_texts.with_parameters(kind))
+        lacks += [(name, one) for one in signature_of(kind).parameters if not texts.get(one)]
+
+    assert len(forms) > 40
+    assert lacks == []
+    entry = stage["reference/forms/spatial.rst"].partition("py:method:: DataPipe.elastic(")[2]
+    assert "Largest move of a point along each axis" in entry.partition("py:method::")[0]
+
+
 def test_every_type_of_a_signature_has_a_line(stage):
     """Types of chained forms, with what they stand for."""
     page = stage["reference/types.rst"]
@@ -100,8 +120,37 @@ def test_every_command_and_option_is_described(stage):
     page = stage["reference/commands.rst"]
     for name, command in write_reference.commands_of(parser()).items():
         assert f"voxpipe {name}\n---" in page
-        options = [text for action in command._actions for text in action.option_strings]
-        assert [text for text in options if text not in page] == []
+        section = page.partition(f"voxpipe {name}\n---")[2].partition("\n---")[0]
+        for action in command._actions:
+            shown = action.option_strings or [action.metavar or action.dest]
+            assert [text for text in shown if text not in section] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("bench", "--patch"),
+        ("cache", "--clear"),
+        ("check", "--voxels"),
+        ("convert", "--shard"),
+        ("demo", "--folder"),
+        ("doctor", "--json"),
+        ("explain", "--measure"),
+        ("graph", "--format"),
+        ("index", "--no-statistics"),
+        ("info", "--patch"),
+        ("predict", "--overlap"),
+        ("preview", "--patches"),
+        ("replay", "--epoch"),
+        ("split", "--folds"),
+    ],
+)
+def test_the_reference_shows_options_of_commands(stage, command, option):
+    """Each section has its whole help, and not only ``-h``."""
+    page = stage["reference/commands.rst"]
+    section = page.partition(f"voxpipe {command}\n---")[2].partition("\n---")[0]
+
+    assert re.search(rf"^ +(-\w, )?{option}\b", section, re.MULTILINE)
 
 
 def test_the_pages_that_readers_open_name_every_command(stage):
@@ -169,6 +218,11 @@ def test_how_to_pages_are_short_and_begin_with_an_example(file):
         ("microscopy", "a case per time point"),
         ("microscopy", "instance labels with more than 65 535 objects"),
         ("find-what-limits", "threads processes or in process workers"),
+        ("gpu", "pinned memory"),
+        ("gpu", "mixed precision"),
+        ("contrasts", "multi channel image"),
+        ("labels", "class imbalance"),
+        ("labels", "merge labels"),
     ],
 )
 def test_questions_of_readers_stand_on_their_page(page, words):

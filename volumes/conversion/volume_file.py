@@ -141,7 +141,10 @@ def refuse_unwritable(path: str) -> str:
     if not suffix and not is_zarr:
         msg = f"{public_name(path)} has the suffix of no format that is written."
         every = ", ".join((*SUFFIXES, *extensions("writers")))
-        raise UnknownFormat(msg, do=f"Let it end in .zarr or {every}.")
+        do = f"Let it end in .zarr or {every}."
+        if "/labels/" in path:
+            do = "Name the image of the labels with its suffix: {image}.ome.zarr/labels/NAME."
+        raise UnknownFormat(msg, do=do)
     return suffix
 
 

@@ -223,8 +223,9 @@ def test_labels_need_an_image(tmp_path):
     with pytest.raises(VolumeError, match="is no zarr group") as error:
         vp.save(tmp_path / "none.zarr/labels/nuclei", LABELS)
     assert error.value.do
-    with pytest.raises(UnknownFormat, match="suffix of no format that is written"):
+    with pytest.raises(UnknownFormat, match="suffix of no format that is written") as error:
         vp.save(tmp_path / "labels/nuclei", LABELS)
+    assert "{image}.ome.zarr/labels/" in error.value.do
 
 
 def test_images_of_ome_zarr_04_get_labels_of_zarr_v2(tmp_path):
