@@ -1306,8 +1306,8 @@ class ChainedForms(IterDataPipe[Any]):
             HDF5 file, ``series=``, ``follow="anywhere"`` for headers and links that lead out of their
             folders, and arguments of your own backend or reader. These and ``io`` are one value for all
             volumes, or a mapping by key: ``affine={"label": matrix}``. A label without a voxel size
-            takes the place of its image by ``affine={"label": "image"}``; both need one shape. A
-            Volume takes ``affine=``, too, unless it has one of its own.
+            takes the place of its image by ``affine={"label": "image"}``; both need one shape and
+            one order of axes. A Volume takes ``affine=``, too, unless it has one of its own.
 
         Examples
         --------
