@@ -93,10 +93,10 @@ class TiffImage(ChunkMap):
     decode_segment: Callable[[memoryview, int], NDArray[Any]]  # of a segment, and its number
     whole: int | None  # offset of all voxels if they are contiguous, bare and in C order
     labels: tuple[str, ...] = ()  # names of channels in OME-XML.
-    time_step: tuple[float, str] = (1.0, "")  # Between time points, and its unit
-    is_guess: bool = False  # whether its planes may be a stack, and have the tags of colours
+    time_step: tuple[float, str] = (1.0, "")  # Between time points, and its unit.
+    is_guess: bool = False  # Planes that may be a stack, with the tags of colours.
     file_axes: tuple[str, ...] = ()  # Names of axes in metadata, which ``axes=`` may not contradict
-    missing: MissingPlanes | None = None  # Planes that are in no file
+    missing: MissingPlanes | None = None  # Planes that are in no file.
 
     @cached_property
     def _grid(self) -> tuple[int, ...]:
