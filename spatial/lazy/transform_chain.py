@@ -221,6 +221,8 @@ def join_steps(before: tuple[S, ...], steps: Sequence[S], depth: int) -> tuple[S
 
 # The places of volumes.
 _MILLIMETRES, _PIXELS, _SILENT = "millimetres", "pixels", ""
+# Spacing 1, origin 0 and no directions, in RAS.
+_DEFAULT_OF_ITK = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
 def _place_of(volume: Any) -> str:
@@ -230,7 +232,13 @@ def _place_of(volume: Any) -> str:
     unit = getattr(getattr(volume, "header", None), "file_unit", "")
     if unit == PIXEL:
         return _PIXELS
-    return _SILENT if not unit and np.array_equal(volume.grid.affine, np.eye(4)) else _MILLIMETRES
+    return _SILENT if not unit and _is_default(volume) else _MILLIMETRES
+
+
+def _is_default(volume: Any) -> bool:
+    """Whether a volume has the affine of images without a place, ITK's among them."""
+    affine = volume.grid.affine
+    return np.array_equal(affine, np.eye(4)) or np.array_equal(affine, _DEFAULT_OF_ITK)
 
 
 def _differ_in_place(one: Any, other: Any) -> bool:
@@ -243,7 +251,8 @@ def _no_place(volume: Any) -> str:
     """Return why a volume has no place."""
     if _place_of(volume) == _PIXELS:
         return f"the lengths of {volume.name} are numbers of pixels"
-    return f"the affine of {volume.name} is the identity, as if it had none"
+    own = "the identity" if volume.grid.affine[0, 0] > 0 else "ITK's default"
+    return f"the affine of {volume.name} is {own}, as if it had none"
 
 
 def _give_place(first: str, key: str, volumes: Mapping[str, Any]) -> str:
@@ -259,8 +268,7 @@ def _give_place(first: str, key: str, volumes: Mapping[str, Any]) -> str:
 
 def _is_silent(volume: Any, differ: bool) -> bool:
     """Whether a volume has no place, or none in the unit of the other, from which it differs."""
-    is_identity = np.array_equal(volume.grid.affine, np.eye(4))
-    return is_identity or (differ and _place_of(volume) != _MILLIMETRES)
+    return _is_default(volume) or (differ and _place_of(volume) != _MILLIMETRES)
 
 
 def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float) -> GridMismatch:

@@ -39,6 +39,28 @@ def write_label(folder, label, unit, scale=1.0):
     group.attrs["multiscales"] = [{"version": "0.4", "axes": axes, "datasets": datasets}]
 
 
+@pytest.mark.parametrize("form", ["image", "l.nrrd", "l.mha"])
+def test_an_image_of_itk_without_a_size_is_refused(tmp_path, case, form):
+    """Spacing 1 and origin 0 are its defaults; a stated size is a place."""
+    sitk = pytest.importorskip("SimpleITK")
+    label = sitk.GetImageFromArray(tifffile.imread(case["label"])[None])
+
+    def read(spacing):
+        label.SetSpacing(spacing)
+        if form == "image":
+            return label
+        sitk.WriteImage(label, str(tmp_path / form))
+        return str(tmp_path / form)
+
+    case["label"] = read((1, 1, 1))
+    cure = r"open_volume\(affine=\{'label': 'image'\}\)"
+    with pytest.raises(GridMismatch, match=rf"is ITK's default, as if it had none(.|\n)*{cure}"):
+        list(opened(case).resample_to("image"))
+
+    case["label"] = read((6.5e-4, 6.5e-4, 1))
+    assert len(list(opened(case).resample_to("image"))) == 1
+
+
 @pytest.mark.parametrize("unit", ["", "none", "pixel", "micrometer"])
 def test_resampling_refuses_a_label_without_a_size(tmp_path, case, unit):
     """It would be constant; the error has the cure, which the mismatch names, too.
