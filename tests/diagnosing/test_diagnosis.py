@@ -566,7 +566,7 @@ def test_what_is_mapped_has_no_chunks():
 
 def test_the_guide_has_the_cures_of_the_report():
     """One cure for each part, in the same words."""
-    guide = (ROOT / "docs/how-to/find-what-limits.md").read_text().replace("`", "")
+    guide = (ROOT / "docs/how-to/find-what-limits.md").read_text("utf-8").replace("`", "")
 
     for part, cure in CURES.items():
         assert f"| {part} | {cure} |".replace("`", "") in guide, part
