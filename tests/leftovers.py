@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
@@ -121,11 +122,22 @@ def services():
 def shared_names_left(before, grace=GRACE):
     """Return names in /dev/shm that have come since ``before`` and stay, such as semaphores.
 
-    Names of tests in other processes come and go.
+    Those that another process maps are of other tests.
     """
     deadline = time.monotonic() + grace
     left = set(os.listdir("/dev/shm")) - before
     while left and time.monotonic() < deadline:
         threading.Event().wait(0.05)
         left &= set(os.listdir("/dev/shm"))
-    return left
+    return {name for name in left if not _is_of_others(Path("/dev/shm", name))}
+
+
+def _is_of_others(file):
+    """Whether another process maps a file; its map may have an earlier name of a semaphore."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        # A process may have ended, or be of another user.
+        with suppress(OSError):
+            inodes = {line.split()[4] for line in maps.read_text().splitlines()}
+            if maps.parent.name != str(os.getpid()) and str(file.stat().st_ino) in inodes:
+                return True
+    return False

@@ -111,7 +111,8 @@ def test_a_terminal_gets_a_table_of_rich(tmp_path, monkeypatch):
         monkeypatch.setenv("TERM", term)
         main_end, other_end = pty.openpty()
         # The terminal holds the whole table until it is read.
-        with os.fdopen(other_end, "w", encoding="utf-8") as terminal, monkeypatch.context() as patch:
+        opened = os.fdopen(other_end, "w", encoding="utf-8")
+        with opened as terminal, monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", terminal)
             assert program.main(["info", str(tmp_path / "a.npy")]) == 0
         parts = []
