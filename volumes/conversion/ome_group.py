@@ -187,17 +187,17 @@ def write_levels(array: Any, plan: ConvertPlan, store: Any, create: Any, *, is_l
         if plan.image_levels:
             shape = plan.image_levels[number - 1].shape[::-1][-len(ratio) :]
         coarse = create(store(str(number)), (*lead, *shape))
-        for block in _shards(coarse):
+        for block in _shards(coarse, len(ratio)):
             coarse[(..., *block)] = _coarser(array, block, ratio, is_label)
         array, before = coarse, factors
 
 
-def _shards(array: Any) -> Iterator[tuple[slice, ...]]:
-    """Yield the shards of the last three axes, or two; one written in parts is read for each."""
-    sizes = (array.shards or array.chunks)[-3:]
-    counts = [range(0, n, s) for n, s in zip(array.shape[-3:], sizes, strict=True)]
+def _shards(array: Any, count: int = 3) -> Iterator[tuple[slice, ...]]:
+    """Yield the shards of the last axes; one written in parts is read for each."""
+    sizes, lengths = (array.shards or array.chunks)[-count:], array.shape[-count:]
+    counts = [range(0, n, s) for n, s in zip(lengths, sizes, strict=True)]
     for start in itertools.product(*counts):
-        ends = zip(start, sizes, array.shape[-3:], strict=True)
+        ends = zip(start, sizes, lengths, strict=True)
         yield tuple(slice(a, min(a + s, n)) for a, s, n in ends)
 
 

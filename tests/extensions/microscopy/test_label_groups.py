@@ -15,13 +15,15 @@ TYPES = {"t": {"type": "time", "unit": "second"}, "c": {"type": "channel"}}
 SPACE = {"type": "space", "unit": "micrometer"}
 
 
-def write_image(folder, axes, version=3, sizes=SIZES, levels=1):
-    """Write an image by zarr-python: 0.5, or 0.4 in zarr v2."""
+def write_image(folder, axes, version=3, sizes=SIZES, levels=1, is_down=False):
+    """Write an image by zarr-python: 0.5, or 0.4 in zarr v2; ``is_down`` rounds lengths down."""
     group = zarr.open_group(folder, mode="w", zarr_format=version)
     array = np.arange(np.prod([sizes[a] for a in axes])).reshape([sizes[a] for a in axes])
     array, datasets = array.astype(np.uint16), []
     for level in range(levels):
         part = array[tuple(slice(None, None, 2**level if a in "yx" else 1) for a in axes)]
+        if is_down:
+            part = part[tuple(slice(sizes[a] // 2**level if a in "yx" else None) for a in axes)]
         add_array(group, str(level), data=part)
         scale = [STEPS[a] * (2**level if a in "yx" else 1) for a in axes]
         way = {"type": "scale", "scale": scale}
@@ -93,18 +95,26 @@ def test_labels_of_all_times_have_the_axes_of_their_image(tmp_path, axes):
     np.testing.assert_allclose(steps, [STEPS[axis] for axis in axes])
 
 
-@pytest.mark.parametrize("axes", ["yx", "zyx"])
-def test_pyramids_of_planes(tmp_path, axes):
+@pytest.mark.filterwarnings("ignore:times-and-channels")  # of like=
+@pytest.mark.parametrize("axes", ["yx", "zyx", "tyx"])
+@pytest.mark.parametrize("is_down", [False, True])
+def test_pyramids_of_planes(tmp_path, axes, is_down):
     """Levels of the labels follow those of the image; each level takes every second voxel."""
     sizes = {**SIZES, "y": 33, "x": 41}
-    image = write_image(tmp_path / "i.zarr", axes, sizes=sizes, levels=3)
+    image = write_image(tmp_path / "i.zarr", axes, sizes=sizes, levels=3, is_down=is_down)
     label = np.random.default_rng(0).integers(0, 9, [sizes[a] for a in axes]).astype(np.uint8)
     vp.save(f"{image}/labels/saved", label, like=image, axes=axes)
 
     group = zarr.open_group(f"{image}/labels/saved", mode="r")
+    image_levels = zarr.open_group(image, mode="r")
     for level in range(3):
         step = slice(None, None, 2**level)
-        assert np.array_equal(group[str(level)][...], label[..., step, step])
+        y, x = image_levels[str(level)].shape[-2:]
+        assert np.array_equal(group[str(level)][...], label[..., step, step][..., :y, :x])
+    datasets = group.attrs["ome"]["multiscales"][0]["datasets"]
+    scales = [one["coordinateTransformations"][0]["scale"] for one in datasets]
+    steps = [STEPS[a] for a in axes]
+    assert scales == [[*steps[:-2], 0.25 * 2**level, 0.25 * 2**level] for level in range(3)]
 
 
 def test_units_of_other_planes(tmp_path):
