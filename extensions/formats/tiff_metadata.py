@@ -148,7 +148,7 @@ class MissingPlanes:
     """Whether the file is at a URL: its other files are not read."""
 
     @classmethod
-    def of(cls, image: Any, file: Any, axes: Sequence[tuple[str, int]]) -> Any:
+    def of(cls, image: Any, file: Any, axes: Sequence[tuple[str, int]]) -> MissingPlanes | None:
         """Return those of a series, with ``axes`` between pages; None if it has all.
 
         ``file`` is the open TIFF.

@@ -539,15 +539,7 @@ def _distinct(images: list[OmeImage]) -> list[OmeImage]:
     return [
         image
         if counts[image.name] == 1
-        else OmeImage(
-            image.place,
-            posixpath.basename(public_name(image.place)),
-            image.sizes,
-            image.labels,
-            image.options,
-            missing=image.missing,
-            is_node=image.is_node,
-        )
+        else replace(image, name=posixpath.basename(public_name(image.place)))
         for image in images
     ]
 

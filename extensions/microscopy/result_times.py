@@ -14,8 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from ...core.errors import DestinationExists, LeadsOutside, SampleError
 from ...stitching.stitched_volume import refuse_shared
 from ...storage.content import content_key
@@ -68,13 +66,11 @@ class Place:
         key = content_key(self.path, tuple(volume.token for volume in mine.values()))
         self.target.finished_shards(key)
         array = create_arrays(plan, self.target)
+        one = replace(plan, header=first.header)  # of one time point
         for case, volume in mine.items():
             for _, region in plan.regions():
-                voxels = volume.read(region).array.transpose(0, 3, 2, 1)
-                voxels = voxels[:, 0] if plan.is_flat else voxels
-                voxels = voxels if "c" in plan.axes else voxels[0]
-                place = (self.times[case], *plan.index(region)[1:])
-                array[place] = np.ascontiguousarray(voxels, plan.dtype)
+                voxels = one.in_order(volume.read(region).array)
+                array[(self.times[case], *one.index(region))] = voxels
         how = {"overwrite": overwrite, "is_label": first.kind == "label"}
         publish(array, plan, self.target, key, **how)
         list_label(self.path, options)
