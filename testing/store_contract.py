@@ -229,7 +229,7 @@ class StoreContract:
         most = 0
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SESSION.handles, "_most", MOST_HANDLES)
+            patch.setattr(SESSION.handles, "most", MOST_HANDLES)
             for volume in self.others(case, folder, count):
                 _assert_equal(volume.read(region).values(), last)
                 most = max(most, len(os.listdir(_DESCRIPTORS)))

@@ -72,7 +72,7 @@ class Handles:
         session: Session | None = None,
     ) -> None:
         self._session = session
-        self._most, self._most_bytes = most, most_bytes
+        self.most, self._most_bytes = most, most_bytes
         self._lock = ForkSafeLock()
         self._acts = DeferredActs(self._lock)
         self.by_token: dict[str, _Handle] = {}
@@ -119,7 +119,7 @@ class Handles:
             if opens:
                 backends = [one.backend for one in [*self.by_token.values()]]
                 resident = sum([one.resident_bytes for one in backends if one is not None])
-                if len(backends) > self._most or resident > self._most_bytes:
+                if len(backends) > self.most or resident > self._most_bytes:
                     self.trim()
 
     def opened_again(self, source: Source, last: Backend) -> Backend:
@@ -189,7 +189,7 @@ class Handles:
             remote, local = len(far), len(oldest) - len(far)
             # The newest stays at any size, as a read follows.
             for token, _ in oldest[:-1]:
-                many, few = resident > self._most_bytes, local <= self._most
+                many, few = resident > self._most_bytes, local <= self.most
                 if not many and few and remote <= MOST_REMOTE_HANDLES:
                     return
                 is_far = token in far
