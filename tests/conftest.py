@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import locale
-import logging
 import multiprocessing
 import os
 import random
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import leftovers
 import pytest
-from _pytest.logging import catching_logs
 from hypothesis import settings
 from representatives import further_combinations
 from watchdog import Watchdog
@@ -36,21 +34,6 @@ WATCHDOG = Watchdog(240)
 multiprocessing.set_forkserver_preload(
     ["torch.distributed", "pytest", "voxpipe.datapipes.iter", "voxpipe.dataloader2", "nibabel"]
 )
-
-
-def attach_to_root(self):
-    """Enter pytest's ``catching_logs`` without its search for loggers that do not propagate.
-
-    The search visits every logger six times a test. torch and Lightning have hundreds.
-    """
-    root = logging.getLogger()
-    root.addHandler(self.handler)
-    self.attached_loggers.append(root)
-    if self.level is not None:
-        self.handler.setLevel(self.level)
-        self.orig_level = root.level
-        root.setLevel(min(self.orig_level, self.level))
-    return self.handler
 
 
 def pytest_addoption(parser):
@@ -79,9 +62,6 @@ def compile_once(config):
 def pytest_configure(config):
     """Refuse to pass over the tests of the native library where ``make`` has built it."""
     from native_paths import paths_here
-
-    if hasattr(catching_logs, "attached_loggers"):  # of versions that search
-        catching_logs.__enter__ = attach_to_root
 
     if version("zarr").startswith("3.0."):
         from zarr_arrays import write_shards_whole
