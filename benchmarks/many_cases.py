@@ -41,7 +41,7 @@ PER_FOLDER = 1000
 """Links in a folder."""
 REPEATS = 9
 """Calls of which a warm cell is the median."""
-PLANNED = 20_000
+PLANNED = 400_000
 """Patches that a rate of planning counts, at most."""
 PATIENCE = 600
 """Seconds for which a cell is waited for."""

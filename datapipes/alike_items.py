@@ -52,11 +52,12 @@ class AlikeItems(NumberedItems):
 
     def __init__(self, items: NumberedItems, own: int, step: int) -> None:
         self._items, self._cases, self._samples = items, items.cases, items.cases.samples
-        self.holds = items.holds  # type: ignore[method-assign]
+        # A range asks no pipe of the chain for its length again.
+        self.holds = range(len(items)).__contains__  # type: ignore[assignment]
         self.visits = items.visits  # type: ignore[method-assign]
         self._own, self._step, self._batches = own, step, max(1, _BLOCK // own)
         self._start = -_BLOCK * step  # the first number of a block of identities
-        self._origins = np.zeros((0, 1), np.int64)
+        self._origins: list[tuple[int, ...]] = []
         self._recent: dict[int, _Case] = {}
         self._keys: list[str] = []
         self._others: list[str] = []  # keys of other values
@@ -74,21 +75,20 @@ class AlikeItems(NumberedItems):
         if volumes is None:
             return self._items[number]
         seed, epoch, of_source, _ = self._samples.run
-        identity = (*of_source, *origin)
+        identity = of_source + origin
         chain = TransformChain(volumes, seed, epoch, identity, self._steps)
         things = {k: one.with_pending(chain, volume=volumes[k]) for k, one in self._patches.items()}
         return Sample({**data, **things}, case=name, identity=identity, seed=seed, epoch=epoch)
 
-    def _origin(self, number: int) -> list[int]:
+    def _origin(self, number: int) -> tuple[int, ...]:
         """Return the number of the case of an item, and those of its patches."""
         batch, place = divmod(number - self._start, self._step)
         if not 0 <= batch < self._batches or place >= self._own:
             batches, self._start, batch, place = np.arange(self._batches), number, 0, 0
             numbers = (number + batches[:, None] * self._step + np.arange(self._own)).ravel()
             origins = self._items.origins(numbers[numbers < len(self)])
-            self._origins = np.stack(origins, axis=1)
-        origin: list[int] = self._origins[batch * self._own + place].tolist()
-        return origin
+            self._origins = [*zip(*(entries.tolist() for entries in origins), strict=True)]
+        return self._origins[batch * self._own + place]
 
     def _look(self, number: int) -> _Case:
         """Return a case with its volumes, and keep it."""
