@@ -243,14 +243,12 @@ def test_an_iterator_that_is_copied_is_refused(cases):
 
 def test_a_default_device_does_not_reach_the_loader(cases, whole):
     """The seed, the order and the batches are made where they were."""
-    torch.set_default_device("meta")
-    try:
+    # set_default_device(None) of torch 2.8 leaves a state that torch itself cannot read.
+    with torch.device("meta"):
         loader = vp.DataLoader2(six_batches(cases))
         loader.state_dict()
         loader.seed(7)
         batches = list(loader)
-    finally:
-        torch.set_default_device(None)
     assert same(batches, whole[0])
 
 

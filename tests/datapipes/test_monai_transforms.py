@@ -494,12 +494,9 @@ class TestMetaTensors:
     def test_a_default_device_is_not_that_of_volumes(self):
         """As in batches without it: voxels and metadata stay where they are."""
         chain = volumes(2).center_crop(6)
-        torch.set_default_device("meta")
-        try:
+        with torch.device("meta"):
             (batch,) = list(chain.batch_patches(2).to_metatensor())
             images = [batch["image"], *(one["image"] for one in chain.realize().to_metatensor())]
-        finally:
-            torch.set_default_device(None)
 
         tensors = [part for image in images for part in (image, *image.meta.values())]
         places = {str(part.device) for part in tensors if isinstance(part, torch.Tensor)}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tifffile
 import zarr
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core.errors import BadHeader, GridMismatch, LikelyMistake, SampleError
@@ -227,7 +228,7 @@ def ilastik(folder, axes):
 
 def ome_zarr(folder, axes):
     group = zarr.open_group(str(folder / "o.zarr"), mode="w", zarr_format=2)
-    group.create_array("0", data=ARRAY)
+    add_array(group, "0", data=ARRAY)
     kinds = {"t": "time", "c": "channel"}
     names = [{"name": axis, "type": kinds.get(axis, "space")} for axis in axes.lower()]
     image = {"version": "0.4", "axes": names, "datasets": [{"path": "0"}]}

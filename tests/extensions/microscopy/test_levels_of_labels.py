@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import zarr
 from ome_files import set_ome
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core.errors import SampleError, VolumeNotFound
@@ -18,7 +19,7 @@ def write_levels(path, shapes, exact):
     axes = [{"name": axis, "type": "space", "unit": "micrometer"} for axis in "zyx"]
     datasets = []
     for number, shape in enumerate(shapes):
-        group.create_array(str(number), data=np.zeros(shape, np.uint8))
+        add_array(group, str(number), data=np.zeros(shape, np.uint8))
         factors = np.divide(SHAPE, shape) if exact else np.array([1, 2**number, 2**number])
         scale = np.array([2.0, 0.5, 0.5]) * factors
         origin = np.array([10.0, 20, 30]) + (scale - [2.0, 0.5, 0.5]) / 2

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tifffile
 import zarr
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core.errors import OutOfVolume, SampleError
@@ -27,7 +28,7 @@ def ome_tiff(path, axes):
 
 def ome_zarr(path, axes):
     group = zarr.open_group(path, mode="w")
-    group.create_array("0", data=stored(axes), chunks=tuple(5 if a == "x" else 1 for a in axes))
+    add_array(group, "0", data=stored(axes), chunks=tuple(5 if a == "x" else 1 for a in axes))
     types = {"t": "time", "c": "channel"}
     entries = [{"name": a, "type": types.get(a, "space")} for a in axes]
     scale = {"type": "scale", "scale": [1.0] * 5}

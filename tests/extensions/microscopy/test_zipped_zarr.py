@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import zarr
 from ome_files import set_ome, write_image, write_plate
+from zarr_arrays import add_array
 
 import voxpipe as vp
 from voxpipe.core.errors import UnknownFormat, VolumeNotFound
@@ -26,7 +27,7 @@ def with_levels(path, version=3):
     write_image(path, IMAGE, "czyx", version, {"nuclei": (LABEL, "zyx")})
     for place, voxels in (("", IMAGE), ("/labels/nuclei", LABEL)):
         group = zarr.open_group(f"{path}{place}", mode="a")
-        group.create_array("1", data=voxels[..., ::2, ::2])
+        add_array(group, "1", data=voxels[..., ::2, ::2])
         key = dict(group.attrs)
         image = key.get("ome", key)["multiscales"][0]
         scale = [1.0] * (voxels.ndim - 3) + [0.5, 1.0, 1.0]
