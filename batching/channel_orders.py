@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core import CallSite
 from ..core.call_site import WarnOnce
@@ -25,22 +26,49 @@ class _Channels:
     patch_names: tuple[str, ...]  # after the ops of the patch; empty after a mix of channels
     names_in_file: tuple[str, ...]  # of the file, where channels are chosen by number
 
+    @property
+    def lists(self) -> tuple[tuple[str, ...], ...]:
+        """All names, without the file."""
+        return self.header_names, self.patch_names, self.names_in_file
+
+
+class NewChannels(NamedTuple):
+    """Named channels that a process has accepted for the first time in a pass."""
+
+    origin: CallSite | None  # the pipe that makes the batches
+    key: str
+    case: str
+    channels: _Channels
+    is_made: bool  # whether a function may have changed the voxels
+
+
+# Those that a worker has not reported yet; other processes never take them.
+_NEW: deque[NewChannels] = deque(maxlen=1024)
+
+
+def take_channels() -> tuple[NewChannels, ...]:
+    """Return the channels that this process has found since the last call."""
+    return tuple(_NEW.popleft() for _ in range(len(_NEW)))
+
 
 class ChannelOrders:
     """The first named channels of each key, with which those of later volumes are compared."""
 
-    # Copies of a pipe share one instance; each worker process has its own.
+    # Copies of a pipe share one instance. Each worker process has its own and reports its channels
+    # to the consumer, which compares those of all workers. A replica renews callable attributes in
+    # each pass, so its workers report in each pass.
 
     def __init__(self, origin: CallSite | None = None) -> None:
         self.origin = origin
         self.first_names: dict[str, tuple[str, ...]] = {}
         """Stored names of the first volume, by key."""
         self._firsts: dict[str, _Channels] = {}
+        self._kinds: set[tuple[str, tuple[tuple[str, ...], ...]]] = set()
         self._once = WarnOnce()
         self._lock = ForkSafeLock()
 
-    def compare(self, key: str, item: Any, patch: Any, *, is_made: bool = False) -> None:
-        """Compare the channels of a patch with the first of its key.
+    def __call__(self, key: str, item: Any, patch: Any, *, is_made: bool = False) -> None:
+        """Compare the channels of a patch with the first of its key, and report accepted ones.
 
         A function may have changed voxels that are made already: then the order causes a warning.
 
@@ -50,6 +78,15 @@ class ChannelOrders:
             The volumes have the same channels in another order.
         """
         own = _channels_of(patch)
+        new = NewChannels(self.origin, key, case_of(item), own, is_made)
+        self.compare(new)
+        if (key, own.lists) not in self._kinds:
+            self._kinds.add((key, own.lists))
+            _NEW.append(new)
+
+    def compare(self, new: NewChannels) -> None:
+        """Compare channels with the first of their key; as for a call."""
+        key, own = new.key, new.channels
         with self._lock:
             first = self._firsts.setdefault(key, own)
             self.first_names.setdefault(key, own.header_names)
@@ -62,8 +99,8 @@ class ChannelOrders:
                 names, others = getattr(own, field), getattr(first, field)
                 refuse_other_order(own.name, names, first.name, others)
         except SampleError as error:
-            if not is_made:
-                raise add_location(error, case=case_of(item), key=key)  # noqa: B904
+            if not new.is_made:
+                raise add_location(error, self.origin, new.case, key)  # noqa: B904
             text = f"{error.message}\n  at {self.origin}\n  {error.do}"
             self._once.warn(key, text, LikelyMistake, self.origin)
             return

@@ -241,7 +241,7 @@ class Collate:
                         header = getattr(volume, "_header", None)
                         own = header_names(patch) if header is None else header.channel_names
                         if own and own != self.orders.first_names.get(key):
-                            self.orders.compare(key, item, patch, is_made=patch is not item[key])
+                            self.orders(key, item, patch, is_made=patch is not item[key])
             arrays = dict(zip(array_specs, new_arrays([*array_specs.values()]), strict=True))
             slots = (zip(arrays[key], items, (key,) * len(items), strict=True) for key in arrays)
             in_threads(self._fill, chain.from_iterable(slots))

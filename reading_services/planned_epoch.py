@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+from ..batching.channel_orders import ChannelOrders
 from ..batching.job import Job
-from ..core.call_site import warn
+from ..core.call_site import CallSite, warn
 from ..core.context import holding
 from ..core.counters import PIPE_STATS
 from ..core.errors import NotPicklable, VolumeChanged, WorkerDied, WorkerReplaced
@@ -94,6 +95,7 @@ class PooledEpoch(Iterator[Any]):
         self._limits = self._work.limits
         self._warnings: set[str] = set()
         self._versions: dict[int, Hashable] = {}
+        self._orders: dict[CallSite | None, ChannelOrders] = {}
         self._is_closed = self._has_left = False
         begin(self)
 
@@ -173,6 +175,8 @@ class PooledEpoch(Iterator[Any]):
                     do="Leave volumes as they are while an epoch reads them, and begin the epoch "
                     "again.",
                 ).at(case=volume.case)
+        for new in answer.report.channels:
+            self._orders.setdefault(new.origin, ChannelOrders(new.origin)).compare(new)
         for text, category in answer.report.warnings:
             if text not in self._warnings:
                 self._warnings.add(text)

@@ -52,8 +52,8 @@ class Layer:
         count = len(self.planes[0].voxels) if self.planes else 1
         if count == 1 or self.kind == "label" or is_colour(self.planes[0].voxels):
             return self.key
-        name = f" {self.channels[0]}" if any(self.channels) else ""
-        return " · ".join(filter(None, [self.key, f"channel{name or ' 0'} of {count}"]))
+        name = next(iter(self.channels), "") or "0"
+        return " · ".join(filter(None, [self.key, f"channel {name} of {count}"]))
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,9 @@ def _scenes_of_batch(batch: Mapping[str, Any], look: Look) -> Iterator[Scene]:
             base = np.array(source["plan"]["source"]["affine"])
             affine = np.array(source["affine"])
             axes = source["plan"].get("axes", XYZ)
-            things[key] = Voxels(array, affine, _kind_of(key, array), base, axes)
+            kind, names = _kind_of(key, array), source.get("channel_names", ())
+            names = names if len(names) == len(array) else ()  # a function has changed them
+            things[key] = Voxels(array, affine, kind, base, axes, channels=names)
         own = meta.get("draws", {})
         draws = draws_of(own, streams_of_batch(batch, own))
         yield _scene(f"{number}: {meta['case']}", things, look, draws)

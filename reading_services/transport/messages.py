@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...batching.channel_orders import NewChannels
 from ...batching.collate import ArraySpec, RealizedArray
 from ...core.counters import Key, PipeCounts
 from ...volumes.session import OpenedVersion
@@ -105,11 +106,12 @@ class RetireSlot(NamedTuple):
 
 
 class WorkerReport(NamedTuple):
-    """Counts, warnings and opened versions of a worker since its last report."""
+    """Counts, warnings, opened versions and channels of a worker since its last report."""
 
     ledger: dict[Key, PipeCounts]
     warnings: tuple[tuple[str, type[Warning]], ...]
     versions: tuple[OpenedVersion, ...]  # versions of volumes that it has opened
+    channels: tuple[NewChannels, ...] = ()  # named channels that it has found first
     run: int = 0  # the pass of the job
     seconds: float = 0.0  # time that the job took
 

@@ -22,6 +22,7 @@ from multiprocessing import connection, get_context, parent_process, util
 from queue import SimpleQueue
 from typing import Any
 
+from ...batching.channel_orders import take_channels
 from ...batching.collate import batches_in, using_threads
 from ...batching.job import CURRENT_STEP, NOTE_BYTES, Job, QueuedJob
 from ...core.context import RUNNING_PASS, holding
@@ -116,6 +117,7 @@ def prepare_process(settings: WorkerSettings) -> None:
     make_semaphores_nameless()
     keep_freed_memory()
     PIPE_STATS.take()  # a forked child inherits the counts of its parent
+    take_channels()
     SESSION.chunks.lend(settings.cache_bytes)  # the loan ends with the process
     divide_tiles(settings.workers)
     if settings.ahead_bytes is not None:
@@ -432,7 +434,7 @@ def _make(source: Any, job: Any, message: DoJob, carrier: Carrier | None) -> byt
 def _report(
     record: list[warnings.WarningMessage], job: Any, run: int, start: float
 ) -> WorkerReport:
-    """Return the counts, warnings and opened versions since the last report."""
+    """Return the counts, warnings, opened versions and channels since the last report."""
     new = record[:]  # other threads may add to it meanwhile
     del record[: len(new)]
     pairs: dict[tuple[str, type[Warning]], None] = {}
@@ -449,7 +451,8 @@ def _report(
     if isinstance(job, Job):
         versions = tuple(v._replace(case=job.cases_with(v.name)) for v in versions)
     seconds = time.perf_counter() - start
-    return WorkerReport(PIPE_STATS.take(), tuple(pairs), versions, run, seconds)
+    ledger, channels = PIPE_STATS.take(), take_channels()
+    return WorkerReport(ledger, tuple(pairs), versions, channels, run, seconds)
 
 
 def _failure(index: int, job: Any, error: BaseException, report: WorkerReport) -> ErrorMessage:

@@ -272,7 +272,7 @@ def channel_names(patch: Any) -> tuple[str, ...]:
         names = tuple(name for own, count in each for name in own or ("",) * count)
         names = names if has_names else ()
     else:
-        names = getattr(patch.volume.header, "channel_names", ())
+        names = getattr(getattr(patch.volume, "header", None), "channel_names", ())
     for step in patch.values:
         picks = step.op.kept_channels()
         if picks is not None:

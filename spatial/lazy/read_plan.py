@@ -38,6 +38,7 @@ from ..plans.pull_back import source_box, source_region, unchanging_beyond
 from ..plans.stages import Clip
 from ..resampling.native_resampler import SourceVoxels
 from ..resampling.resample import resample
+from .patch_facts import channel_names
 from .virtual_volume import VirtualVolume
 
 # Headers give 1.9999 for 2. A hundredth of a voxel of bandwidth is invisible.
@@ -347,7 +348,17 @@ def provenance(patch: Any) -> dict[str, Any]:
     - ``level``: number of the coarser level that is read, if any; ``region`` refers to it.
     - ``options``: options of the format in ``open_volume()``, such as ``time``, if any.
     - ``channels``: one record per stacked file; the other entries are of the first file.
+    - ``channel_names``: the names of the patch's channels, if any.
     """
+    record = _without_names(patch)
+    dict.pop(record, "channel_names", None)  # of a patch before this one
+    if names := channel_names(patch):
+        dict.update(record, channel_names=[*names])
+    return record
+
+
+def _without_names(patch: Any) -> Provenance:
+    """Return the record without the names of channels."""
     plan = patch.whole_plan
     is_virtual = isinstance(patch.volume, VirtualVolume)
     volume = patch.volume.stored_volume if is_virtual else patch.volume

@@ -195,3 +195,70 @@ def test_other_numbers_of_channels_name_the_cure(tmp_path):
     files.append(write(tmp_path / "b.ome.zarr", ("DAPI",), VOXELS[:1]))
     with pytest.raises(PatchSizeError, match=r"open_volume\(channels=\[\.\.\.\]\)"):
         batches(opened(files))
+
+
+# The first batch that arrives decides between the orders.
+EITHER_CURE = r'open_volume\(channels=\["(DAPI", "GFP|GFP", "DAPI)"\]\)'
+SERVICES = {
+    "workers": lambda: vp.MultiProcessingReadingService(num_workers=2),
+    "threads": lambda: vp.ThreadReadingService(2),
+    "in process": lambda: None,
+}
+
+
+def one_each(files):
+    """Return a chain whose batches are of one file each, so that workers get different files."""
+    return opened(files).lazy_patch(4, samples_per_volume=8).batch_patches(8)
+
+
+@pytest.mark.parametrize("kind", SERVICES)
+@pytest.mark.parametrize("repeats", [1, 6])
+def test_two_workers_refuse_the_order(files, kind, repeats):
+    """Each worker may read files of one order only; the error names two files and a case."""
+    loader = vp.DataLoader2(one_each(files * repeats), reading_service=SERVICES[kind](), seed=0)
+    with loader, pytest.raises(SampleError, match=EITHER_CURE) as error:
+        list(loader)
+
+    text = str(error.value)
+    assert all(file.rpartition("/")[2] in text for file in files)
+    assert "batch_patches" in text
+    assert error.value.case
+
+
+def stays(batch):
+    """Return True; a function behind workers runs in whole replicas."""
+    return True
+
+
+def test_replicas_refuse_the_order(files):
+    """Also in the second epoch, when the first ended before a worker read the other file."""
+    pipe = opened(files * 2).sharding_filter().lazy_patch(4).batch_patches(1).filter(stays)
+    with vp.DataLoader2(pipe, reading_service=SERVICES["workers"](), seed=0) as loader:
+        for _ in range(2):
+            with pytest.raises(SampleError, match=EITHER_CURE):
+                list(loader)
+
+
+@pytest.mark.parametrize("names", [("GFP", "mCherry"), ("Cy5", "DAPI")])
+def test_two_workers_warn_of_places(tmp_path, names):
+    """Files of two workers share a name at another place."""
+    first = write(tmp_path / "a.ome.zarr", ("DAPI", "GFP"))
+    second = write(tmp_path / "b.ome.zarr", names)
+    loader = vp.DataLoader2(
+        one_each([first, second]), reading_service=SERVICES["workers"](), seed=0
+    )
+    with loader, pytest.warns(LikelyMistake, match="not always the same channel"):
+        assert len([*loader]) == 2
+
+
+@pytest.mark.parametrize("names", [("DAPI", "GFP"), ("dapi", "gfp"), ("Hoechst", "GFP"), ()])
+def test_two_workers_accept_the_same_order(tmp_path, names):
+    """Two epochs without an error or warning."""
+    first = write(tmp_path / "a.ome.zarr", ("DAPI", "GFP"))
+    second = write(tmp_path / "b.ome.zarr", names)
+    loader = vp.DataLoader2(
+        one_each([first, second]), reading_service=SERVICES["workers"](), seed=0
+    )
+    with loader, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len([*loader, *loader]) == 4
