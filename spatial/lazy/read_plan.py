@@ -350,15 +350,6 @@ def provenance(patch: Any) -> dict[str, Any]:
     - ``channels``: one record per stacked file; the other entries are of the first file.
     - ``channel_names``: the names of the patch's channels, if any.
     """
-    record = _without_names(patch)
-    dict.pop(record, "channel_names", None)  # of a patch before this one
-    if names := channel_names(patch):
-        dict.update(record, channel_names=[*names])
-    return record
-
-
-def _without_names(patch: Any) -> Provenance:
-    """Return the record without the names of channels."""
     plan = patch.whole_plan
     is_virtual = isinstance(patch.volume, VirtualVolume)
     volume = patch.volume.stored_volume if is_virtual else patch.volume
@@ -370,6 +361,9 @@ def _without_names(patch: Any) -> Provenance:
         changes: dict[str, Any] = {"matrix": matrix}
         if dict.__contains__(record, "channels"):
             changes["channels"] = [provenance(one) for one in _apart(patch)]
+        dict.pop(record, "channel_names", None)
+        if names := channel_names(patch):
+            changes["channel_names"] = [*names]
         dict.update(record, changes)
         record._plan = plan
         return record
@@ -391,12 +385,16 @@ def _without_names(patch: Any) -> Provenance:
         **({"level": level} if level else {}),
         **({"channels": channels} if channels else {}),
     }
-    # Without a function: most volumes have no options.
+    # Without a function: most volumes have no options, and no names of channels.
     source = getattr(patch.volume, "_source", None)
     place = getattr(source, "located_source", source)
     if options := getattr(getattr(place, "options", None), "reader_kwargs", None):
         plain = (bool, int, float, str)
         entries["options"] = {k: v for k, v in options.items() if isinstance(v, plain)}
+    header = getattr(volume, "_header", None)
+    has_names = patch.members or getattr(header, "channel_names", ())
+    if names := channel_names(patch) if has_names else ():
+        entries["channel_names"] = [*names]
     record = Provenance(entries)
     record._plan = plan
     return record
