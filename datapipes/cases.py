@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from ..core import Sample
 from ..core.call_site import is_looking_ahead
-from ..core.errors import SampleError, VolumeNotFound, VoxpipeError
+from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, add_location
 from ..core.lru_cache import cached_property
 from ..core.progress import progress_line
 from ..core.redact import RedactedDict, public_name, public_value
@@ -556,9 +556,10 @@ class FromManifest(_CaseSource):
         self._volumes = CatalogVolumes(self.manifest, self.storage_options, follow)
 
     def case(self, number: int) -> tuple[str, dict[str, Volume]]:
-        with locate_errors(self):
-            case: tuple[str, dict[str, Volume]] = self._volumes.case(number)
-        return case
+        try:
+            return self._volumes.case(number)
+        except Exception as error:
+            raise add_location(error, self.origin)  # noqa: B904  the very same error
 
     def __len__(self) -> int:
         return len(self._volumes)

@@ -205,13 +205,12 @@ class Header:
     def of_document(cls, document: Mapping[str, Any]) -> Header:
         """Return the header of a :meth:`document`."""
         chunks, value_type = document["chunks"], document["value_type"]
-        i, j, k = map(int, chunks or (1, 1, 1))
         shape_c, shape_i, shape_j, shape_k = map(int, document["shape"])
         return cls(
             (shape_c, shape_i, shape_j, shape_k),
             tuple(map(float, document["affine"])),
             np.dtype(document["disk_dtype"]),
-            None if chunks is None else (i, j, k),
+            triple(chunks),
             document["access"],
             float(document["slope"]),
             float(document["intercept"]),
@@ -236,6 +235,14 @@ class Header:
             return replace(header, stamp=(), access=access, **usual)
 
         return without_stamp(self) == without_stamp(other)
+
+
+def triple(numbers: Sequence[int] | None) -> Triple | None:
+    """Return three whole numbers of a document; None for None."""
+    if numbers is None:
+        return None
+    i, j, k = map(int, numbers)
+    return i, j, k
 
 
 def value_dtype(dtype: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:

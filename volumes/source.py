@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -73,6 +73,42 @@ class Options:
 _MOST_FOLDERS = 16  # in which the error for a folder looks for volumes
 USUAL_OPTIONS = Options()
 """Default options: one object, pickled once with the volumes of a batch."""
+
+
+_T = TypeVar("_T")
+
+
+def copy_with(like: _T, **own: Any) -> _T:
+    """Return a copy of a frozen object with other values of fields, which nothing checks."""
+    copy = object.__new__(type(like))
+    copy.__dict__.update(like.__dict__, **own)
+    return copy
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Version of the file or folder at one location."""
+
+    how: str  # source of the version: ``"file"``, ``"listing"`` or ``"metadata"`` of a folder
+    size: int  # bytes of these files
+    objects: int  # number of these files
+    version: str  # modification time, ETag, or a digest of those of all files; empty if unknown
+
+    def change(self, now: Stamp) -> str:
+        """Return the difference of ``now`` in words; empty if there is none.
+
+        Examples
+        --------
+        >>> Stamp("file", 10, 1, "a").change(Stamp("file", 12, 1, "b"))
+        'it had 10 bytes and has 12'
+        """
+        if self == now:
+            return ""
+        if self.size != now.size:
+            return f"it had {self.size} bytes and has {now.size}"
+        if self.objects != now.objects:
+            return f"it had {self.objects} files and has {now.objects}"
+        return "it was written again, with as many bytes"
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,9 +31,9 @@ from voxpipe.volumes import (
 )
 from voxpipe.volumes.catalog import columns, manifest
 from voxpipe.volumes.catalog.columns import write_columns
-from voxpipe.volumes.catalog.manifest import Stamp
 from voxpipe.volumes.catalog.parquet_footer import checked_footer, read_footer
 from voxpipe.volumes.header import Header
+from voxpipe.volumes.source import Stamp
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -141,6 +141,47 @@ def test_locations_are_checked_when_an_entry_is_made(tmp_path, location):
 
     with pytest.raises(BadManifest, match="'image' of case a"):
         read_manifest(tmp_path / "m.parquet").case(0)
+
+
+def test_rows_like_an_earlier_one_differ_in_all_their_own_values(tmp_path):
+    """Entries that are copied equal those that are checked in full."""
+    header = entry("a").header
+    scaled = replace(header, slope=2.0, intercept=-0.0, affine=(0.5,) * 16, stamp=(7, 8))
+    listed = replace(header, stamp=(), chunks=(2, 2, 2))
+    rows = [
+        entry("a"),
+        replace(entry("b", "seg"), header=scaled, stamp=Stamp("file", 7, 1, "8")),
+        replace(entry("c"), header=listed, stamp=Stamp("listing", 3, 2, "f0")),
+        replace(entry("d"), header=listed, stamp=Stamp("listing", 4, 5, "")),
+        entry("e", location=f"{tmp_path}/.hidden/e.nii"),
+        entry("f", location=f"{tmp_path}/sub folder/ä+1,x.nii"),
+    ]
+    place = written(tmp_path / "m.parquet", *rows)
+    entries = read_manifest(place, follow="anywhere").entries
+    checked = [read_manifest(place, follow="anywhere").entries[n] for n in range(len(rows))]
+
+    for _ in range(2):
+        _ = [one.header.dtype for one in entries]  # cached values are not copied
+        assert [*entries] == checked == rows
+        assert [repr(one.header) for one in entries] == [repr(one.header) for one in checked]
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["a/../../x.nii", "..", "a/%2e%2e/%2e%2e/x.nii", "/a/../x.nii", "s3://other/x", " ", r"a\..\x"],
+)
+def test_locations_of_rows_like_an_earlier_one_are_checked(tmp_path, location):
+    """A sound row before does not vouch for them."""
+    with open(tmp_path / "m.parquet", "wb") as file:
+        volume = manifest.json_of_entry(entry("a"), "")
+        places = {"a": "a.nii", "b": location, "c": "c.nii"}
+        rows = [(case, "image", {**volume, "location": own}) for case, own in places.items()]
+        write_columns(file, rows, list)
+    found = read_manifest(tmp_path / "m.parquet")
+
+    assert [found.case(n)[1][0].location for n in (0, 2)] == [f"{tmp_path}/{n}.nii" for n in "ac"]
+    with pytest.raises(BadManifest, match="of case b"):
+        found.case(1)
 
 
 def test_made_of_names_other_places(tmp_path):
@@ -491,8 +532,8 @@ from voxpipe.volumes import Volume
 from voxpipe.volumes.catalog import manifest
 
 made = []
-true = manifest.entry_of_json
-manifest.entry_of_json = lambda *row: made.append(row[0]) or true(*row)
+true = manifest.ColumnEntries.__getitem__
+manifest.ColumnEntries.__getitem__ = lambda self, row: made.append(row) or true(self, row)
 
 def megabytes(name):
     with open("/proc/self/status") as file:
@@ -511,7 +552,7 @@ assert len(made) < 2000, len(made)
 assert megabytes("VmRSS") - opened < 200, (opened, megabytes("VmRSS"))
 made.clear()
 assert pipe.case(250_000)[0] == "patient-0250000"
-assert made == ["patient-0250000"] * 2, made
+assert made == [500_000, 500_001], made
 """
 
 

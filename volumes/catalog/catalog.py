@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from ...core.errors import BadManifest, StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
-from ...core.lru_cache import LRUCache, cached_property
+from ...core.lru_cache import cached_property
 from ...core.redact import escape_controls, public_text, used_name
 from ...core.sample import parse_json
 from ...core.validate import count_text
@@ -32,13 +32,12 @@ from ..formats.nifti import contradictions
 from ..header import Header, Shape
 from ..registry import register_backend
 from ..session import close_volumes, opening_session
-from ..source import USUAL_OPTIONS, LocatedSource, Options
+from ..source import USUAL_OPTIONS, LocatedSource, Options, Stamp
 from ..volume import Volume
 from ..voxels import Voxels, label_numbers
 from .manifest import (
     Entry,
     Manifest,
-    Stamp,
     begin_stamp,
     entry_of_json,
     json_of_entry,
@@ -384,7 +383,8 @@ def catalog_volume(
     """Return the volume of an entry; no file is opened before voxels are read."""
     options = Options(None, None, dict(storage_options or {}), dict(entry.options), follow=follow)
     usual = USUAL_OPTIONS if vars(options) == vars(USUAL_OPTIONS) else options
-    return Volume.of_source(CataloguedSource(entry, manifest, usual), entry.kind)
+    source = LocatedSource(entry.location, usual)
+    return Volume.of_source(CataloguedSource(entry, manifest, source), entry.kind)
 
 
 # Cases of which a process keeps the volumes, of a few kilobytes each.
@@ -399,21 +399,33 @@ class CatalogVolumes:
     ) -> None:
         self.manifest = manifest
         self._how = storage_options, follow
-        self._cases: LRUCache[tuple[str, dict[str, Volume]]] = LRUCache(_MOST_CASES)
+        self._cases: dict[int, tuple[str, dict[str, Volume]]] = {}
+        self._places: dict[str, LocatedSource] = {}  # by the options of their entries
 
     def __len__(self) -> int:
         return self.manifest.case_count
 
     def case(self, number: int) -> tuple[str, dict[str, Volume]]:
         """Return name and volumes of a case."""
-
-        def make() -> tuple[str, dict[str, Volume]]:
+        if (case := self._cases.get(number)) is None:
             name, entries = self.manifest.case(number)
-            manifest = self.manifest.name
-            return name, {e.key: catalog_volume(e, manifest, *self._how) for e in entries}
+            case = name, {entry.key: self._volume(entry) for entry in entries}
+            if len(self._cases) >= _MOST_CASES:
+                self._cases.clear()
+            self._cases[number] = case
+        return case[0], {**case[1]}
 
-        name, volumes = self._cases.get_or(number, make)
-        return name, {**volumes}
+    def _volume(self, entry: Entry) -> Volume:
+        options = repr(entry.options)
+        if (first := self._places.get(options)) is None:
+            volume = catalog_volume(entry, self.manifest.name, *self._how)
+            if len(self._places) >= _MOST_CASES:
+                self._places.clear()
+            if volume.located_source is not None:
+                self._places[options] = volume.located_source
+            return volume
+        source = CataloguedSource(entry, self.manifest.name, first.at(entry.location))
+        return Volume.of_source(source, entry.kind)
 
     def __reduce__(self) -> Any:
         return CatalogVolumes, (self.manifest, *self._how)
@@ -422,10 +434,9 @@ class CatalogVolumes:
 class CataloguedSource:
     """A path or URL with its header from a manifest."""
 
-    def __init__(self, entry: Entry, manifest: str, options: Options) -> None:
-        self.located_source = LocatedSource(entry.location, options)
-        self.entry, self.manifest = entry, manifest
-        self.name = self.located_source.name
+    def __init__(self, entry: Entry, manifest: str, source: LocatedSource) -> None:
+        self.entry, self.manifest, self.located_source = entry, manifest, source
+        self.name = source.name
         # Whether the token covers all content; with very many chunks it covers the metadata only.
         self.names_content = entry.stamp.how != "metadata"
 

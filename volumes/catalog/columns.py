@@ -131,12 +131,12 @@ def _cells(row: Row) -> tuple[Any, ...]:
         "layout": json.dumps(layout, sort_keys=True, allow_nan=False),
         "more": zlib.compress(json.dumps(more, allow_nan=False).encode()) if more else b"",
     }
-    usual = stamp["header"] == _header_stamp("", stamp["size"], stamp["version"])
+    usual = stamp["header"] == header_stamp("", stamp["size"], stamp["version"])
     cells["stamp_header"] = "" if usual else json.dumps(stamp["header"])
     return tuple(cells[name] for name in _TYPES)
 
 
-def _header_stamp(text: str, size: int, version: str) -> Any:
+def header_stamp(text: str, size: int, version: str) -> Any:
     """Return the stamp in a header; that of a single file follows from size and version."""
     if text:
         return parse_json(text)
@@ -231,11 +231,7 @@ class Columns(Sequence[Row]):
 
     def __getitem__(self, number: Any) -> Any:
         number = range(len(self))[number]
-        group = bisect_right(self._firsts, number) - 1
-        row = number - self._firsts[group]
-        if (readers := self._readers.get(group)) is None:
-            readers = self._readers[group] = [*map(_reader_of, self._batches[group].columns)]
-        cells = {name: read(row) for name, read in zip(_IN_MEMORY, readers, strict=True)}
+        cells = dict(zip(_IN_MEMORY, self.cells(number), strict=True))
         with self.reporting(f"is damaged in row {number}"):
             stamp = {name: cells[f"stamp_{name}"] for name in ("how", "size", "objects", "version")}
             text = cells["stamp_header"]
@@ -244,10 +240,18 @@ class Columns(Sequence[Row]):
                 **{name: cells[name] for name in ("location", "kind", "slope", "intercept")},
                 "shape": _layout_of(cells["shape"]),
                 "affine": np.frombuffer(cells["affine"], "<f8").tolist(),
-                "stamp": {**stamp, "header": _header_stamp(text, stamp["size"], stamp["version"])},
+                "stamp": {**stamp, "header": header_stamp(text, stamp["size"], stamp["version"])},
                 "statistics": None,
             }
         return cells["case"], cells["key"], volume
+
+    def cells(self, number: int) -> list[Any]:
+        """Return the values of a row as they are stored, in the order of the columns."""
+        group = bisect_right(self._firsts, number) - 1
+        row = number - self._firsts[group]
+        if (readers := self._readers.get(group)) is None:
+            readers = self._readers[group] = [*map(_reader_of, self._batches[group].columns)]
+        return [read(row) for read in readers]
 
     def more(self, number: int) -> Any:
         """Return statistics and documents of a row, which are read with those of its row group."""

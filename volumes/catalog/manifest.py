@@ -17,6 +17,8 @@ import copy
 import hashlib
 import json
 import os
+import re
+import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -53,9 +55,9 @@ from ...storage.remote_ranges import RemoteRanges
 from ..formats.stored_file import LocalStoredFile
 from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
-from ..header import Access, Header
-from ..source import LocatedSource
-from .columns import FORMAT, VERSION, Columns, check_format, write_columns
+from ..header import Access, Header, triple
+from ..source import LocatedSource, Stamp, copy_with
+from .columns import FORMAT, VERSION, Columns, check_format, header_stamp, write_columns
 from .whole_pass import Statistics
 
 MOST_MANIFEST_BYTES = 512 * 1024**2
@@ -70,33 +72,12 @@ _SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, Sy
 # A sharded volume has dozens of objects, and one request lists a thousand. With more objects, only
 # the metadata are compared.
 MOST_NAMES = 1000
+_AFFINE = struct.Struct("<16d")
+_MOST_DIGITS = 20  # of a version that is a time.
+_MOST_ALIKE = 64  # entries to copy.
+# Paths without "..", hosts, or escapes: only their beginning decides where they lead.
+_PLAIN = re.compile(r"/?[^\s./\\:%\0][^/\\:%\0]*(?:/[^./\\:%\0][^/\\:%\0]*)*")
 METADATA = (*METADATA_FILES, ".zattrs")  # files that are rewritten with a zarr folder
-
-
-@dataclass(frozen=True)
-class Stamp:
-    """Version of the file or folder at one location."""
-
-    how: str  # source of the version: ``"file"``, ``"listing"`` or ``"metadata"`` of a folder
-    size: int  # bytes of these files
-    objects: int  # number of these files
-    version: str  # modification time, ETag, or a digest of those of all files; empty if unknown
-
-    def change(self, now: Stamp) -> str:
-        """Return the difference of ``now`` in words; empty if there is none.
-
-        Examples
-        --------
-        >>> Stamp("file", 10, 1, "a").change(Stamp("file", 12, 1, "b"))
-        'it had 10 bytes and has 12'
-        """
-        if self == now:
-            return ""
-        if self.size != now.size:
-            return f"it had {self.size} bytes and has {now.size}"
-        if self.objects != now.objects:
-            return f"it had {self.objects} files and has {now.objects}"
-        return "it was written again, with as many bytes"
 
 
 @dataclass(frozen=True)
@@ -162,6 +143,7 @@ class ColumnEntries(Sequence[Entry]):
 
     def __init__(self, columns: Columns, name: str, folder: str, follow: str) -> None:
         self.columns, self._name, self.folder, self._follow = columns, name, folder, follow
+        self._alike: dict[Any, Entry] = {}  # by the cells that rows of a data set share
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -170,12 +152,40 @@ class ColumnEntries(Sequence[Entry]):
         if isinstance(number, slice):
             return [self[n] for n in range(len(self))[number]]
         number = range(len(self))[number]
+        case, key, kind, shape, affine, layout, how, text, place, version, *numbers = (
+            self.columns.cells(number)
+        )
+        like = self._alike.get((kind, shape, layout, text))
+        # Other rows are checked as a JSON manifest is, which takes three times as long.
+        is_usual = self.folder and _PLAIN.fullmatch(place) and len(affine) == _AFFINE.size
+        if like is None or not is_usual or len(version) > _MOST_DIGITS:
+            return self._check_row(number, (kind, shape, layout, text))
+        slope, intercept, size, count = numbers
+        of_file = like.header.stamp if text else tuple(header_stamp("", size, version))
+        scale = {"slope": slope, "intercept": intercept}
+        header = copy_with(like.header, affine=_AFFINE.unpack(affine), stamp=of_file, **scale)
+        stamp = copy_with(like.stamp, how=how, size=size, objects=count, version=version)
+        location = place if place[0] == "/" else self.folder + place
+        more = {"_read": partial(self._more, number)} if self.columns.has_more else {}
+        own = {"header": header, "stamp": stamp, "location": location, **more}
+        entry = copy_with(like, case=case, key=key, **own)
+        if location is place and self._follow != "anywhere":
+            _refuse_elsewhere([entry], self.columns.made_of, self._name, self.folder)
+        return entry
+
+    def _check_row(self, number: int, cells: Any) -> Entry:
+        """Check each value of a row, and return its entry; keep one to copy."""
         case, key, volume = self.columns[number]
         with _naming(f"{key!r} of case {case} (row {number})", self._name):
             entry = entry_of_json(case, key, volume, self.folder)
         if self._follow != "anywhere":
             _refuse_elsewhere([entry], self.columns.made_of, self._name, self.folder)
-        return RowEntry(entry, partial(self._more, number)) if self.columns.has_more else entry
+        if self.columns.has_more:
+            entry = RowEntry(entry, partial(self._more, number))
+        if len(self._alike) >= _MOST_ALIKE:
+            self._alike.clear()
+        self._alike[cells] = copy_with(entry, header=copy_with(entry.header))
+        return entry
 
     def _more(self, number: int) -> tuple[Statistics | None, Any]:
         more = {"statistics": None, **self.columns.more(number)}
@@ -216,7 +226,8 @@ class ColumnManifest(Manifest):
     def case(self, number: int) -> tuple[str, list[Entry]]:  # noqa: D102
         number = range(self.case_count)[number]
         first, *later = self.entries.columns.first_rows[number : number + 2].tolist()
-        entries = self.entries[first : later[0] if later else None]
+        rows = range(first, *(later or [len(self.entries)]))
+        entries = [*map(self.entries.__getitem__, rows)]
         if len({entry.key for entry in entries}) < len(entries):
             what = f"case {entries[0].case} of {self.name} has two volumes of one key."
             raise BadManifest(what, do="Write the manifest again: voxpipe index URL.")
@@ -484,7 +495,7 @@ def entry_of_json(case: str, key: str, volume: Mapping[str, Any], folder: str) -
         stamp=Stamp(
             str(stamp["how"]), int(stamp["size"]), int(stamp["objects"]), str(stamp["version"])
         ),
-        shards=_three(volume["shards"]),
+        shards=triple(volume["shards"]),
         statistics=statistics,
         options=tuple(sorted(dict(volume["options"]).items())),
         documents=documents,
@@ -495,13 +506,6 @@ def _more_of(volume: Mapping[str, Any]) -> tuple[Statistics | None, Any]:
     statistics, documents = volume["statistics"], volume.get("documents") or {}
     own = None if statistics is None else Statistics.from_json(statistics)
     return own, tuple(_documents_in(documents))
-
-
-def _three(numbers: Sequence[int] | None) -> tuple[int, int, int] | None:
-    if numbers is None:
-        return None
-    i, j, k = (int(n) for n in numbers)
-    return i, j, k
 
 
 def document_at(place: str, options: Mapping[str, Any], noun: str = "", do: str = "") -> bytes:
