@@ -273,10 +273,10 @@ def channel_names(patch: Any) -> tuple[str, ...]:
         names = names if has_names else ()
     else:
         names = getattr(getattr(patch.volume, "header", None), "channel_names", ())
-    for step in patch.values:
+    for step in patch.values if names else ():
         picks = step.op.kept_channels()
         if picks is not None:
-            names = tuple(names[n] for n in picks) if names else ()
+            names = tuple(names[n] for n in picks)
         elif step.channels(len(names)) != len(names):
             return ()
     return names
