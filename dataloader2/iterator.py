@@ -350,8 +350,9 @@ class DataLoader2Iterator(Iterator[Any]):
             # So the caller's batch would be kept until the next collection.
             self._failure = error
             with contextlib.suppress(Exception):  # a user's class may want more than its message
-                self._failure = copy.copy(error)
-                self._failure.__cause__ = error.__cause__
+                # Where tblib is installed, as by dask, a copy has the traceback, too.
+                self._failure = copy.copy(error).with_traceback(None)
+                self._failure.__cause__, self._failure.__context__ = error.__cause__, None
         else:  # Ctrl-C: nothing failed, so who asks again has the rest
             self._is_interrupted = True
 

@@ -45,6 +45,8 @@ def error_of(answer: ErrorMessage) -> Exception:
             f"a worker raised {answer.what}",
             do="The worker's traceback is the cause of this error (__cause__).",
         )
+    # That of tblib, which dask installs, holds the frames of this process.
+    error.__traceback__, error.__context__ = None, None
     error.__cause__ = WorkerTraceback(answer.text)
     return error
 

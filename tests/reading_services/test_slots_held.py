@@ -1,6 +1,8 @@
 """Pipes that keep batches in the worker: what they keep is never written over."""
 
+import copyreg
 import gc
+from types import TracebackType
 
 import numpy as np
 import pytest
@@ -78,8 +80,14 @@ def outcome(it):
         return str(error)
 
 
-def test_a_batch_that_fails_gives_its_slot_back():
+@pytest.mark.parametrize("pickles_tracebacks", [False, True])
+def test_a_batch_that_fails_gives_its_slot_back(pickles_tracebacks, monkeypatch):
     """Failing epochs of persistent workers use up nothing: no batch goes through the pipe."""
+    if pickles_tracebacks:  # as in processes that use dask
+        tblib = pytest.importorskip("tblib.pickling_support")
+        table = copyreg.dispatch_table
+        monkeypatch.setitem(table, ValueError, tblib.pickle_exception)
+        monkeypatch.setitem(table, TracebackType, tblib.pickle_traceback)
     service = vp.MultiProcessingReadingService(
         1, "fork", persistent_workers=True, slot_bytes=12 * 2**20
     )
