@@ -1,5 +1,7 @@
 """An error of a user's function arrives with what it held, and not with what torch made of it."""
 
+import copyreg
+
 import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -97,8 +99,10 @@ def test_an_error_that_a_pipe_of_yours_changes_arrives_changed():
     assert e.value.args == ("no such label",)
 
 
-def test_an_error_that_cannot_travel_is_told_with_its_place():
+def test_an_error_that_cannot_travel_is_told_with_its_place(monkeypatch):
     """It cannot be made again here; its name, message, pipe and item are told."""
+    # tblib, which other tests may have imported, pickles any exception.
+    monkeypatch.delitem(copyreg.dispatch_table, Unreadable, raising=False)
     service = MultiProcessingReadingService(1, "fork")
     with DataLoader2(IterableWrapper([7]).map(read), None, service) as loader:
         told = r"Unreadable: 7.txt: code 5\n  in batch 0\n  at .map\(read\)   test_errors_as_"

@@ -1,5 +1,6 @@
 """A worker that raises, hangs or is killed: one readable error, and the loader goes on."""
 
+import copyreg
 import functools
 import os
 import signal
@@ -92,8 +93,10 @@ def test_an_exception_arrives_as_itself(cases):
     assert "case1" in cause
 
 
-def test_an_exception_that_cannot_travel_is_told(cases):
+def test_an_exception_that_cannot_travel_is_told(cases, monkeypatch):
     """What cannot be unpickled becomes a WorkerDied that quotes it."""
+    # tblib, which other tests may have imported, pickles any exception.
+    monkeypatch.delitem(copyreg.dispatch_table, TwoArguments, raising=False)
     with loader(cases, raise_two_arguments) as it, pytest.raises(WorkerDied, match="this at there"):
         list(it)
 
