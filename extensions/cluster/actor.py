@@ -91,7 +91,7 @@ class Caller(NamedTuple):
             return self._detour(facts, error), False
 
     def _detour(self, facts: dict[str, Any], error: OSError) -> Connection:
-        """Return a stream that Ray carries; add to ``error`` if there is none either."""
+        """Return a stream that Ray carries; if there is none, raise ``error`` with that reason."""
         home = next(node for node in self.addresses if node)
         try:
             stream = detour(home, self.addresses[home])

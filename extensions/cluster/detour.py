@@ -1,8 +1,8 @@
 """A detour for a worker whose node cannot connect to the trainer: Ray carries the bytes.
 
-An actor on the trainer's node connects to the trainer in place of the worker, and the worker calls
-the methods of that actor. Large parts travel through Ray's object store. Neither the protocol of
-streams nor their key changes, and the trainer reads a stream as any other.
+An actor on the trainer's node, the forwarder, connects to the trainer in place of the worker. The
+worker calls the forwarder's methods, and Ray's object store carries large parts. The trainer reads
+the stream as any other: messages, key and limits are the same.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from numpy.typing import NDArray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-# Bytes of one call, and calls to send them that may be under way: so much of the store is in use.
+# Bytes of one call, and calls to send them that may be unfinished: they bound the used store.
 _PART, _CALLS = 4 * 2**20, 4
-# Seconds in which further bytes belong to the same call.
+# Seconds for which a call waits for further bytes of the worker.
 _PAUSE = 0.001
-# Seconds after which a call without bytes returns, and for which one is waited for.
-_POLL_SECONDS, _CALL_SECONDS = 2.0, 15.0
-# Seconds for the start of the actor, and for bytes that the trainer does not read.
+# Seconds after which a call to receive returns without bytes, and after which it has failed. A
+# function that holds Python's lock delays such a call.
+_POLL_SECONDS, _CALL_SECONDS = 2.0, 60.0
+# Seconds for the start of the forwarder, and for the trainer to read sent bytes.
 _START_SECONDS, _READ_SECONDS = 60.0, 600.0
+_leave = os._exit
 
 
 class Forwarder:
@@ -67,10 +69,10 @@ class Forwarder:
         return data
 
     def _end_unused(self) -> None:
-        """End this process when the worker has not called for some seconds: its node is gone."""
+        """End this process when the worker has not called for long, since its node is silent."""
         while self._is_called.wait(_CALL_SECONDS):
             self._is_called.clear()
-        os._exit(0)
+        _leave(0)
 
 
 def detour(node: str, address: bytes) -> Connection:
@@ -79,7 +81,7 @@ def detour(node: str, address: bytes) -> Connection:
     Raises
     ------
     RayError
-        The node has no actor that connects to it.
+        No forwarder has started, or it cannot connect.
     """
     make: Any = ray.remote  # its types lack the groups
     remote = make(num_cpus=0, concurrency_groups={"send": 1, "receive": 1})
@@ -87,13 +89,22 @@ def detour(node: str, address: bytes) -> Connection:
     forwarder = remote(Forwarder).options(scheduling_strategy=strategy).remote(address)
     ray.get(forwarder.__ray_ready__.remote(), timeout=_START_SECONDS)
     ours, theirs = socket.socketpair()
-    for pass_bytes in (_send, _receive):
-        threading.Thread(target=pass_bytes, args=(forwarder, theirs), daemon=True).start()
+    threading.Thread(target=_pass_on, args=(forwarder, theirs), daemon=True).start()
     return Connection(ours.detach())
 
 
+def _pass_on(forwarder: Any, peer: socket.socket) -> None:
+    """Pass bytes in both directions until one side closes its end; then end the forwarder."""
+    with peer:
+        receiver = threading.Thread(target=_receive, args=(forwarder, peer), daemon=True)
+        receiver.start()
+        _send(forwarder, peer)
+        ray.kill(forwarder)  # which ends the call that the receiver waits for
+        receiver.join(_CALL_SECONDS)
+
+
 def _send(forwarder: Any, peer: socket.socket) -> None:
-    """Pass the bytes of the worker on until it closes its end."""
+    """Pass the bytes of the worker on until its end is closed."""
     calls: deque[Any] = deque()
     send = forwarder.send.options(concurrency_group="send")
     number = 0
@@ -104,12 +115,13 @@ def _send(forwarder: Any, peer: socket.socket) -> None:
             if len(calls) > _CALLS:
                 ray.get(calls.popleft(), timeout=_READ_SECONDS)
         ray.get([*calls], timeout=_CALL_SECONDS)
-    _end(peer)
-    ray.kill(forwarder)
 
 
 def _next_part(peer: socket.socket) -> NDArray[np.uint8]:
-    """Return the next bytes, with those that follow at once: a call costs as much as a megabyte."""
+    """Return the next bytes of the worker, of which few calls should carry many.
+
+    A call takes about 2.5 ms of both nodes, as much as a megabyte.
+    """
     part = np.empty(_PART, np.uint8)
     size = peer.recv_into(part)  # type: ignore[arg-type]  # NumPy's stubs lack the protocol
     while 0 < size < _PART and select.select([peer], [], [], _PAUSE)[0]:
@@ -120,15 +132,10 @@ def _next_part(peer: socket.socket) -> NDArray[np.uint8]:
 
 
 def _receive(forwarder: Any, peer: socket.socket) -> None:
-    """Pass the bytes of the trainer on until it closes its end."""
+    """Pass the bytes of the trainer on until it closes the stream, and close the worker's end."""
     receive = forwarder.receive.options(concurrency_group="receive")
     with contextlib.suppress(RayError, OSError):
         while True:
             peer.sendall(ray.get(receive.remote(), timeout=_CALL_SECONDS))
-    _end(peer)
-
-
-def _end(peer: socket.socket) -> None:
-    """Let the worker read the end of its stream."""
     with contextlib.suppress(OSError):
-        peer.shutdown(socket.SHUT_RDWR)
+        peer.shutdown(socket.SHUT_RDWR)  # the worker, and the thread that sends, read the end

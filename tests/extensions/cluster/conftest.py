@@ -4,6 +4,20 @@ import leftovers
 import pytest
 
 STORE = 80 * 1024**2
+IGNORED = [
+    "ignore:This process.*is multi-threaded:DeprecationWarning",
+    "ignore::ResourceWarning",  # of Ray's own files
+    "ignore::voxpipe.core.errors.IdleWorkers",  # on a busy machine
+]
+
+
+def pytest_collection_modifyitems(items):
+    """Let tests with a cluster ignore warnings of Ray."""
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            for text in IGNORED:
+                # First, so that filters of the test itself prevail.
+                item.add_marker(pytest.mark.filterwarnings(text), append=False)
 
 
 @pytest.fixture(autouse=True)

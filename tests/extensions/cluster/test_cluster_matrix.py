@@ -22,9 +22,6 @@ from voxpipe.core.errors import VolumeChanged
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("cluster"),
-    pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own files
-    pytest.mark.filterwarnings("ignore::voxpipe.core.errors.IdleWorkers"),  # on a busy machine
     pytest.mark.filterwarnings("ignore::voxpipe.core.errors.WorkerReplaced"),
 ]
 

@@ -23,12 +23,6 @@ from voxpipe.core.errors import (
 )
 from voxpipe.testing import PoolContract
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own files
-    pytest.mark.filterwarnings("ignore::voxpipe.core.errors.IdleWorkers"),  # on a busy machine
-]
-
 
 def chain(cases=None):
     """24 batches of two turned patches."""

@@ -23,11 +23,6 @@ from voxpipe.extensions.cluster.shared_batches import BatchStore, SharingUnpickl
 from voxpipe.reading_services.planner import DeliveredBatches, jobs
 from voxpipe.reading_services.workers.payload import payload_of, pickle_job
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own files
-    pytest.mark.filterwarnings("ignore::voxpipe.core.errors.IdleWorkers"),  # on a busy machine
-]
 MEGABYTE = 1024**2
 
 

@@ -16,12 +16,6 @@ from test_cluster_matrix import chain, digest
 import voxpipe as vp
 from voxpipe.core.errors import BadSetting
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own files
-    pytest.mark.filterwarnings("ignore::voxpipe.core.errors.IdleWorkers"),  # on a busy machine
-]
-
 
 def wait_for(condition, seconds=10.0):
     """Return whether a condition holds within so many seconds."""

@@ -1,19 +1,11 @@
 """Streams between a trainer and its workers: no wait for a peer is without a limit."""
 
-import os
-import re
-import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from test_cluster_matrix import chain
-from test_ray_service import contents
-from test_shared_pool import actors_of_pools, wait_for
 
-import voxpipe as vp
-from voxpipe.core.errors import LikelyMistake, WorkerDied
 from voxpipe.extensions.cluster import shared_actor, stream
 from voxpipe.extensions.cluster.stream import StreamServer, connect, lift_limit
 
@@ -54,88 +46,6 @@ def test_the_error_of_a_blocked_port_has_node_address_and_port():
     cure = r".*refused\). Let nodes connect to all ports of 127.0.0.1, .* or give local_workers="
     with pytest.raises(OSError, match=text + cure):
         connect([(host, port)], b"key", FACTS)
-
-
-@pytest.fixture
-def blocked(monkeypatch):
-    """Let no worker connect to the trainer, and return the text of the reason."""
-    host, port = closed_address()
-    start = StreamServer.__init__
-
-    def start_blocked(self, *arguments):
-        start(self, *arguments)
-        self.address = host, port
-
-    monkeypatch.setattr(StreamServer, "__init__", start_blocked)
-    return rf"node \S+ cannot reach the trainer at {host}, port {port} \(.*refused\)\. Let nodes"
-
-
-RAY = [
-    pytest.mark.slow,
-    pytest.mark.usefixtures("cluster"),
-    pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own files
-    pytest.mark.filterwarnings("ignore::voxpipe.core.errors.IdleWorkers"),  # on a busy machine
-]
-
-
-def of_ray(test):
-    """Mark a test that starts Ray."""
-    for mark in RAY:
-        test = mark(test)
-    return test
-
-
-@of_ray
-@pytest.mark.filterwarnings("ignore::voxpipe.core.errors.WorkerReplaced")
-@pytest.mark.parametrize("pool", [None, "blocked"])
-def test_ray_carries_the_batches_where_a_port_is_blocked(pool, blocked):
-    """The same batches, after one warning; an actor that is killed is replaced."""
-    with vp.DataLoader2(chain(), seed=7) as loader:
-        expected = contents(loader)
-    service = vp.RayReadingService(2, local_workers=0, pool=pool)
-    with vp.DataLoader2(chain(), None, service, seed=7) as loader:
-        with pytest.warns(LikelyMistake, match=blocked + ".*object store") as seen:
-            found = contents(loader)
-        assert sum(issubclass(one.category, LikelyMistake) for one in seen) == 1
-        assert found == expected
-        batches = iter(loader)
-        next(batches)
-        os.kill(loader.reading_service._pool.workers[-1].process.pid, signal.SIGKILL)
-        assert len([*batches]) == len(expected) - 1
-
-
-@of_ray
-def test_nothing_is_left_of_a_detour(blocked):
-    """Neither of whole epochs nor of those that the loop leaves."""
-    kinds = ("Actor", "Forwarder")
-    service = vp.RayReadingService(2, local_workers=0)
-    with vp.DataLoader2(chain(), None, service, seed=7) as loader:
-        with pytest.warns(LikelyMistake, match=blocked):
-            list(loader)
-        for _ in range(3):
-            for _ in zip(range(5), loader, strict=False):
-                pass
-        assert sorted(actors_of_pools(kinds)) == ["Actor", "Actor", "Forwarder", "Forwarder"]
-    assert wait_for(lambda: not actors_of_pools(kinds))
-
-
-@of_ray
-def test_the_loop_gets_the_error_of_a_blocked_port(blocked, monkeypatch):
-    """One error with the actor, its node, the address, and the cure, if Ray carries no bytes."""
-    start = StreamServer.__init__
-
-    def start_without_socket(self, *arguments):
-        start(self, *arguments)
-        self.unix_address = b"\0nothing"
-
-    monkeypatch.setattr(StreamServer, "__init__", start_without_socket)
-    service = vp.RayReadingService(2, local_workers=0)
-    with vp.DataLoader2(chain(), None, service, seed=7) as loader, pytest.raises(WorkerDied) as e:
-        list(loader)
-    text = str(e.value)
-    assert re.search(rf"actor \d \(not up yet\) ended \(OSError: {blocked}", text)
-    assert "Ray carries no bytes either" in text
 
 
 @pytest.mark.usefixtures("short")
