@@ -33,7 +33,7 @@ class _Channels:
 
 
 class NewChannels(NamedTuple):
-    """Named channels that a process has accepted for the first time in a pass."""
+    """Named channels of a volume, which a worker reports once in a pass."""
 
     origin: CallSite | None  # the pipe that makes the batches
     key: str
@@ -42,21 +42,21 @@ class NewChannels(NamedTuple):
     is_made: bool  # whether a function may have changed the voxels
 
 
-# Those that a worker has not reported yet; other processes never take them.
+# Channels that a worker has not reported yet. Processes without reports keep the last ones.
 _NEW: deque[NewChannels] = deque(maxlen=1024)
 
 
 def take_channels() -> tuple[NewChannels, ...]:
-    """Return the channels that this process has found since the last call."""
+    """Return the channels that were found in this process since the last call."""
     return tuple(_NEW.popleft() for _ in range(len(_NEW)))
 
 
 class ChannelOrders:
     """The first named channels of each key, with which those of later volumes are compared."""
 
-    # Copies of a pipe share one instance. Each worker process has its own and reports its channels
-    # to the consumer, which compares those of all workers. A replica renews callable attributes in
-    # each pass, so its workers report in each pass.
+    # Copies of a pipe share one instance. Each worker process has its own, and reports its channels
+    # to the consumer, which compares those of all workers in each pass. An instance is callable so
+    # that Replica.renew() replaces it at the beginning of a pass, as it does with functions.
 
     def __init__(self, origin: CallSite | None = None) -> None:
         self.origin = origin
@@ -85,7 +85,7 @@ class ChannelOrders:
             _NEW.append(new)
 
     def compare(self, new: NewChannels) -> None:
-        """Compare channels with the first of their key; as for a call."""
+        """Compare channels with the first of their key. Errors and warnings are those of a call."""
         key, own = new.key, new.channels
         with self._lock:
             first = self._firsts.setdefault(key, own)

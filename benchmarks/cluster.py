@@ -6,7 +6,8 @@
 ``rates`` compares worker processes with Ray actors on the same node. ``receiving`` measures the
 processor time of the trainer's node for batches of actors on another node. ``slow`` measures how
 much of the ideal rate remains while one of four actors is slow. ``simulation`` compares
-``cluster_simulation.py`` with paced actors, and prints the workers that a rate needs.
+``cluster_simulation.py`` with paced actors, and prints the workers that a rate needs. ``peer``
+compares with Ray Data and MONAI's transforms.
 
 All nodes run on this machine, at loopback addresses, so no network card is involved. A busy machine
 disturbs rates: each figure is the best of several rounds, in which all services take turns.
@@ -16,11 +17,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -31,6 +34,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -42,7 +46,7 @@ from cluster_simulation import Cluster, simulate, workers_for
 
 import voxpipe as vp
 
-SECTIONS = ("rates", "receiving", "slow", "simulation")
+SECTIONS = ("rates", "receiving", "slow", "simulation", "peer")
 BATCH, WORKERS, SEED = 4, 2, 1
 MARGIN = 32
 """How much larger a volume is than a patch, in voxels."""
@@ -56,6 +60,8 @@ NODES, NODE_CORES, RANKS = 64, 16, 8
 RATES = (100, 300, 1000, 3000, 10000)
 MAKES = (0.03, 0.1, 0.3)
 """Seconds that making a batch takes: ``.nii``, compressed shards, and heavy chains."""
+PEER_SIZE, PEER_EDGE, PEER_CASES = 64, 160, 8
+"""Edges of patches and volumes beside Ray Data, and the number of volumes."""
 SPREAD = 0.2
 EPOCH = 3000
 """Batches of each rank in the simulation of the largest cluster."""
@@ -71,13 +77,13 @@ class Cost:
     """Of the main thread of the trainer."""
     process: float = 0.0
     """Of all threads of the trainer."""
-    raylet: float = 0.0
-    """Of Ray's process that manages the trainer's node."""
+    ray: float = 0.0
+    """Of Ray's processes on the trainer's node: the raylet, and forwarders of blocked workers."""
 
     @property
     def node(self) -> float:
-        """Processor time of the trainer and the raylet of its node."""
-        return self.process + self.raylet
+        """Processor time of the trainer and of Ray on its node."""
+        return self.process + self.ray
 
 
 class Pace:
@@ -107,7 +113,13 @@ def main() -> None:
     print(machine.describe())
     # Ray writes a token into the home folder otherwise, and reads this one at its import.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(16))
-    sections = {"rates": _rates, "receiving": _receiving, "slow": _slow, "simulation": _simulation}
+    sections = {
+        "rates": _rates,
+        "receiving": _receiving,
+        "slow": _slow,
+        "simulation": _simulation,
+        "peer": _peer,
+    }
     warnings.simplefilter("ignore", vp.errors.WorkerReplaced)  # one is killed on purpose
     with tempfile.TemporaryDirectory(prefix="voxpipe-bench-") as name:
         chosen.folder = name
@@ -168,31 +180,59 @@ def turned(chosen: argparse.Namespace) -> Any:
     return pipe.augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5).batch_patches(BATCH)
 
 
-def _epoch(loader: Any, raylet: int = 0) -> Cost:
+def _forwarders() -> list[int]:
+    """Return the actors that pass on the bytes of workers that cannot connect."""
+    return [
+        int(file.parent.name)
+        for file in Path("/proc").glob("[0-9]*/cmdline")
+        if file.read_bytes().startswith(b"ray::Forwarder")
+    ]
+
+
+@contextlib.contextmanager
+def blocked_port() -> Iterator[None]:
+    """Let no worker connect to pools that are made meanwhile, except those of their node."""
+    from voxpipe.extensions.cluster.stream import StreamServer
+
+    start = StreamServer.__init__
+
+    def start_blocked(self: Any, *arguments: Any) -> None:
+        start(self, *arguments)
+        with socket.create_server((HOME, 0)) as free:
+            self.address = free.getsockname()
+
+    with mock.patch.object(StreamServer, "__init__", start_blocked):
+        yield
+
+
+def _epoch(loader: Any, pids: Sequence[int] = ()) -> Cost:
     """Return the cost of a batch; the first one comes with the start of the epoch."""
     batches = iter(loader)
     next(batches)
-    before, count = _now(raylet), 0
+    before, count = _now(pids), 0
     for _ in batches:
         count += 1
-    after = _now(raylet)
+    after = _now(pids)
     return Cost(*(1000 * (b - a) / count for a, b in zip(before, after, strict=True)))
 
 
-def _now(raylet: int) -> tuple[float, float, float, float]:
-    ray = processes.cpu_seconds([raylet]) if raylet else 0.0
+def _now(pids: Sequence[int]) -> tuple[float, float, float, float]:
+    ray = processes.cpu_seconds(pids)
     return time.perf_counter(), time.thread_time(), time.process_time(), ray
 
 
 def in_turns(loaders: Sequence[Any], rounds: int, raylet: int) -> list[list[Cost]]:
     """Return the cost of each loader in each round; the first round is not counted."""
-    found = [[_epoch(loader, raylet) for loader in loaders] for _ in range(1 + rounds)][1:]
+    for loader in loaders:  # so that its actors are up
+        _epoch(loader)
+    pids = [raylet, *_forwarders()]
+    found = [[_epoch(loader, pids) for loader in loaders] for _ in range(rounds)]
     return [list(costs) for costs in zip(*found, strict=True)]
 
 
 def best(costs: Sequence[Cost]) -> Cost:
     """Return the least of each figure."""
-    names = ("wall", "main", "process", "raylet")
+    names = ("wall", "main", "process", "ray")
     return Cost(*(min(getattr(cost, name) for cost in costs) for name in names))
 
 
@@ -232,21 +272,25 @@ def _rates(chosen: argparse.Namespace) -> None:
 
 def _receiving(chosen: argparse.Namespace) -> None:
     print(f"\n### Processor time, {BATCH} patches of {chosen.size}^3 a batch\n")
-    with nodes(0, WORKERS) as raylet, contextlib.ExitStack() as stack:
+    with nodes(0, 2 * WORKERS) as raylet, contextlib.ExitStack() as stack:
         pipe = turned(chosen)
         services = {
             "worker processes": _processes(),
             "Ray, actors on another node": _service(0),
+            "the same, with a blocked port": _service(0),
             "none: this process makes the batches": None,
         }
         loaders = [stack.enter_context(_loader(pipe, one)) for one in services.values()]
+        with blocked_port(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", vp.errors.LikelyMistake)
+            _epoch(loaders[2])
         found = in_turns(loaders, chosen.rounds, raylet)
     main, node = promises.CLUSTER_MAIN_MS, promises.CLUSTER_NODE_MS
-    print(f"| workers | main thread ms (promised {main:g}) | trainer ms | raylet ms ", end="")
-    print(f"| trainer and raylet ms (promised {node:g}) | patches/s |\n|---|---|---|---|---|---|")
+    print(f"| workers | main thread ms (promised {main:g}) | trainer ms | Ray ms ", end="")
+    print(f"| trainer and Ray ms (promised {node:g}) | patches/s |\n|---|---|---|---|---|---|")
     for name, costs in zip(services, found, strict=True):
         cost, both = best(costs), min(cost.node for cost in costs)
-        cells = [f"{value:.1f}" for value in (cost.main, cost.process, cost.raylet, both)]
+        cells = [f"{value:.1f}" for value in (cost.main, cost.process, cost.ray, both)]
         print("| " + " | ".join([name, *cells, f"{1000 * BATCH / cost.wall:.0f}"]) + " |")
 
 
@@ -302,6 +346,26 @@ def _slow(chosen: argparse.Namespace) -> None:
         ideal = (ACTORS - 1 + 1 / factor) / PACE
         cells = [f"1/{factor:g}", f"{rate:.1f}", f"{ideal:.1f}", f"{rate / ideal:.2f}"]
         print("| " + " | ".join([*cells, f"{promise:g}" if promise else ""]) + " |")
+
+
+def _peer(chosen: argparse.Namespace) -> None:
+    print(f"\n### Ray Data with MONAI, {WORKERS} actors, patches of {PEER_SIZE}^3\n")
+    edge = 2 * PEER_SIZE if chosen.quick else PEER_EDGE
+    phantom.write_cases(Path(chosen.folder), PEER_CASES, (edge,) * 3, ["nii"])
+    files = [case["image"] for case in phantom.cases(Path(chosen.folder), PEER_CASES, "nii")]
+    job = {"files": files, "size": PEER_SIZE, "batch": BATCH, "actors": WORKERS}
+    job |= {"batches": chosen.batches, "store": 200 * 2**20}
+    program = str(Path(__file__).parent / "peers" / "ray_data.py")
+    print("| loader | patches/s of each round | memory of all processes, MB |\n|---|---|---|")
+    found: dict[str, list[Any]] = {"ray data": [], "voxpipe": []}
+    for _ in range(max(1, chosen.rounds // 2)):
+        for variant, ends in found.items():
+            command = [sys.executable, program, json.dumps({**job, "variant": variant})]
+            ends.append(processes.run(command))
+    for variant, ends in found.items():
+        rates = ", ".join(f"{end.answer()['rate']:.0f}" for end in ends)
+        most = max(end.peak.total for end in ends) / processes.MB
+        print(f"| {variant} | {rates} | {most:.0f} |", flush=True)
 
 
 def _simulation(chosen: argparse.Namespace) -> None:
