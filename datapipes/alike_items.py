@@ -113,9 +113,10 @@ class AlikeItems(NumberedItems):
             volume = like.__copy__()
             volume._source = source.at(value)
             return volume
-        if type(value) is not Volume or value.located_source is None or value.kind != like.kind:
+        if type(value) is not Volume or type(value._source) is not type(source):
             return None
-        return self._cases.anew(value) if value.axis_map is None else None
+        is_alike = value.kind == like.kind and value.axis_map is None
+        return self._cases.anew(value) if is_alike else None
 
     def _first(self, number: int) -> Any:
         """Return an item made by its pipes; keep the parts that its copies share with it."""

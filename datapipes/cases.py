@@ -24,7 +24,7 @@ from ..graph import Pipe, rebuild, walk
 from ..graph.node import copy_pipe
 from ..storage.location import WILDCARD, is_url, local_path, lower_schemes, readable_name
 from ..storage.remote import Globs
-from ..volumes import CatalogVolumes, Manifest, Volume, is_picture, read_manifest
+from ..volumes import Manifest, Volume, is_picture, read_manifest, sources_of
 from .case_names import (
     CASE,
     CaseNames,
@@ -534,7 +534,7 @@ class FromManifest(_CaseSource):
     Raises
     ------
     BadManifest
-        It is no manifest, an entry makes no sense, or a volume is elsewhere.
+        It is no manifest; or, at the first use of a volume, its entry is senseless or elsewhere.
     StaleEntry
         Later, where voxels are read: the volume has changed since; the message says how.
     """
@@ -552,17 +552,17 @@ class FromManifest(_CaseSource):
         self.storage_options = RedactedDict(storage_options or {})
         with locate_errors(self):
             self.manifest: Manifest = read_manifest(path, self.storage_options, follow)
-        # There may be a million: volumes are made case by case, and only recent ones are kept.
-        self._volumes = CatalogVolumes(self.manifest, self.storage_options, follow)
+        self._source_of = sources_of(self.manifest.name, self.storage_options, follow)
 
     def case(self, number: int) -> tuple[str, dict[str, Volume]]:
         try:
-            return self._volumes.case(number)
+            name, entries = self.manifest.case(number)
         except Exception as error:
             raise add_location(error, self.origin)  # noqa: B904  the very same error
+        return name, {e.key: Volume.of_source(self._source_of(e), e.kind) for e in entries}
 
     def __len__(self) -> int:
-        return len(self._volumes)
+        return self.manifest.case_count
 
     def describe(self) -> str:
         return f"from_manifest({self.manifest.name!r}, {len(self)} cases)"

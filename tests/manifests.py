@@ -1,6 +1,6 @@
 """Manifests of volumes that tests write."""
 
-from voxpipe.volumes import Finding, Manifest, describe_each, write_entries
+from voxpipe.volumes import Finding, Manifest, Volume, describe_each, sources_of, write_entries
 from voxpipe.volumes.catalog.manifest import Entry
 
 
@@ -22,3 +22,8 @@ def write_manifest(manifest, location, storage_options=None):
     """Write a manifest to a path or URL, whole or not at all; as Parquet if it ends so."""
     entries = (e for n in range(manifest.case_count) for e in manifest.case(n)[1])
     write_entries(entries, location, storage_options)
+
+
+def volume_of(entry, manifest="manifest"):
+    """Return the volume of an entry of a manifest."""
+    return Volume.of_source(sources_of(manifest, {})(entry), entry.kind)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .exported_names import *  # noqa: F403
 _add_formats(_list_names(_formats.__name__, _formats.__path__, "FORMATS"))
 _HOMES = {
-    "catalog.catalog": "CatalogVolumes Finding PartialIndex catalog_volume describe_each "
-    "describe_volume entries_of serve",
+    "catalog.catalog": "Finding PartialIndex describe_each "
+    "describe_volume entries_of serve sources_of",
     "catalog.find": "cases_without_label find_by_folder find_volumes is_glob is_volume "
     "matches_volumes",
     "catalog.manifest": "Entry Manifest is_by_columns read_manifest write_entries",

@@ -16,6 +16,7 @@ from voxpipe.dataloader2 import volumes_of
 from voxpipe.volumes import close_volumes
 from voxpipe.volumes.catalog import catalog
 from voxpipe.volumes.catalog import manifest as manifests
+from voxpipe.volumes.catalog.columns import write_columns
 
 
 @pytest.fixture(params=["json", "parquet"])
@@ -133,11 +134,50 @@ def test_cases_by_number(folder):
 
 def test_no_volume_is_made_before_it_is_asked_for(folder, monkeypatch):
     """Neither where the chain is made, nor for its length, hash and description."""
-    monkeypatch.setattr(manifests.ColumnEntries, "__getitem__", lambda *_: pytest.fail("an entry"))
-    monkeypatch.setattr(catalog, "catalog_volume", lambda *_: pytest.fail("a volume"))
+    monkeypatch.setattr(manifests.ColumnEntries, "later", lambda *_: pytest.fail("an entry"))
+    monkeypatch.setattr(catalog, "CataloguedSource", lambda *_: pytest.fail("a volume"))
     pipe = vp.from_manifest(place(folder))
 
     assert len(pipe) == 3
     assert len(pipe.data_hash()) == 16
     assert len([*pipe.data_texts()]) == 6
     assert "3 cases" in pipe.describe()
+
+
+def by_columns(folder, **places):
+    """Write a manifest by columns; ``places`` are other locations of images, by case."""
+    pytest.importorskip("pyarrow")
+    found, _ = index_cases(volumes_of(listed(folder)))
+    rows = [(e.case, e.key, manifests.json_of_entry(e, f"{folder}/")) for e in found.entries]
+    for case, _, volume in rows:
+        volume["location"] = places.get(case, volume["location"])
+    with open(folder / "rows.parquet", "wb") as file:
+        write_columns(file, rows, list)
+    return folder / "rows.parquet"
+
+
+def test_planned_patches_need_no_row(tmp_path, monkeypatch):
+    """Rows of a manifest by columns are read where a volume is first used."""
+    write_scans(tmp_path)
+    pipe = vp.from_manifest(by_columns(tmp_path)).shuffle().open_volume()
+    with monkeypatch.context() as patch:
+        patch.setattr(manifests.ColumnEntries, "whole", lambda *_: pytest.fail("a row"))
+        found = [sample["seg"] for sample in pipe.lazy_patch(2, samples_per_volume=2)]
+
+    names = sorted(patch.volume.name for patch in found)
+    assert names == [str(tmp_path / f"p{n}" / "seg.nii") for n in (0, 0, 1, 1, 2, 2)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_row_elsewhere_is_refused_where_it_is_used(tmp_path, workers):
+    """With its case, before anything is opened there."""
+    write_scans(tmp_path)
+    place = by_columns(tmp_path, p1="../elsewhere/ct.nii.gz")
+    pipe = vp.from_manifest(place).open_volume().lazy_patch(2).batch_patches(1)
+    service = vp.MultiProcessingReadingService(num_workers=1) if workers else None
+
+    with (
+        pytest.raises(BadManifest, match=r"of case p1 of .*rows\.parquet is at"),
+        vp.DataLoader2(pipe, None, service, seed=0) as loader,
+    ):
+        list(loader)

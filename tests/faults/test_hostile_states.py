@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 from hostile_values import Raised, as_text, disguised, liars, mutated
-from manifests import index_cases
+from manifests import index_cases, volume_of
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
@@ -25,7 +25,6 @@ from voxpipe.core.errors import (
 from voxpipe.reading_services.planner import BatchRun, DeliveredBatches
 from voxpipe.spatial import Rotate, Shear, SpatialPlan, Translate
 from voxpipe.spatial.plans.pull_back import source_box
-from voxpipe.volumes import catalog_volume
 from voxpipe.volumes.catalog.manifest import manifest_text, parse_manifest
 
 # What a state may say of something else, and be sound.
@@ -238,7 +237,7 @@ def test_hostile_manifests(attacks, tmp_path):
         except BadManifest:
             return
         for entry in manifest.entries:
-            volume = catalog_volume(entry, "a.json", {})
+            volume = volume_of(entry, "a.json")
             assert len(volume.shape) == 4
             assert volume.grid.shape == volume.shape[1:]
             repr(volume.dtype), volume.recorded_statistics

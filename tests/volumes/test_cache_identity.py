@@ -17,7 +17,7 @@ from voxpipe.storage.content import array_key
 from voxpipe.storage.disk_cache import read_entry
 from voxpipe.storage.volume_cache import VolumeCache
 from voxpipe.volumes import Volume, close_volumes, volume_statistics
-from voxpipe.volumes.catalog import manifest as stamps
+from voxpipe.volumes.catalog import catalog as stamps
 from voxpipe.volumes.catalog import whole_pass
 
 zarr = pytest.importorskip("zarr")

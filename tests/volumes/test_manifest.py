@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from manifests import index_cases, write_manifest
+from manifests import index_cases, volume_of, write_manifest
 from nifti_files import numbered, write_nifti
 
 from voxpipe.core import IO_COUNTERS, Region
@@ -17,20 +17,14 @@ from voxpipe.volumes import (
     Manifest,
     Statistics,
     Volume,
-    catalog_volume,
     close_volumes,
     describe_volume,
     find_volumes,
     read_manifest,
     volume_statistics,
 )
-from voxpipe.volumes.catalog.manifest import (
-    MOST_NAMES,
-    Stamp,
-    manifest_text,
-    parse_manifest,
-    stamp_at,
-)
+from voxpipe.volumes.catalog.catalog import MOST_NAMES, stamp_at
+from voxpipe.volumes.catalog.manifest import Stamp, manifest_text, parse_manifest
 from voxpipe.volumes.catalog.whole_pass import PERCENTILES
 from voxpipe.volumes.header import Header
 
@@ -141,7 +135,7 @@ def test_folder_and_manifest_move_together(tmp_path):
     (entry,) = read_manifest(tmp_path / "b" / "m.json").entries
 
     assert entry.location == str(tmp_path / "b" / "ct.nii")
-    np.testing.assert_array_equal(catalog_volume(entry).numpy()[0], numbered((4, 5, 6)))
+    np.testing.assert_array_equal(volume_of(entry).numpy()[0], numbered((4, 5, 6)))
 
 
 def test_credentials_are_not_written(tmp_path):
@@ -166,7 +160,7 @@ def test_an_entry_answers_without_a_file(tmp_path):
     os.rename(path, tmp_path / "away.nii")
     before = IO_COUNTERS.snapshot()
 
-    volume = catalog_volume(entry)
+    volume = volume_of(entry)
 
     assert (volume.shape, volume.dtype) == ((1, 4, 5, 6), np.float32)
     np.testing.assert_array_equal(volume.affine.ravel(), entry.header.affine)
@@ -185,7 +179,7 @@ def test_an_entry_answers_without_a_file(tmp_path):
 def test_a_stale_entry_is_named(tmp_path, change, message):
     """Which volume of which case, what changed, and what to do."""
     path = write_nifti(tmp_path / "a.nii", numbered((4, 5, 6)))
-    volume = catalog_volume(entry_of(path), "m.json")
+    volume = volume_of(entry_of(path), "m.json")
     close_volumes()
     change(path)
 
@@ -201,7 +195,7 @@ def test_a_chunk_that_was_written_again_is_noticed(tmp_path):
     zarr = pytest.importorskip("zarr")
     stored = zarr.create_array(tmp_path / "a.zarr", shape=(4, 4, 4), chunks=(2, 2, 2), dtype="i2")
     stored[...] = 1
-    volume = catalog_volume(entry_of(tmp_path / "a.zarr"))
+    volume = volume_of(entry_of(tmp_path / "a.zarr"))
     close_volumes()
     chunk = tmp_path / "a.zarr" / "c" / "0" / "0" / "0"
     os.utime(chunk, ns=(1, 1))
@@ -212,7 +206,7 @@ def test_a_chunk_that_was_written_again_is_noticed(tmp_path):
 
 def test_of_very_many_chunks_only_the_metadata_are_compared(tmp_path, monkeypatch):
     """Listing them would take longer than reading a patch."""
-    from voxpipe.volumes.catalog import manifest as stamps
+    from voxpipe.volumes.catalog import catalog as stamps
 
     zarr = pytest.importorskip("zarr")
     stored = zarr.create_array(tmp_path / "a.zarr", shape=(4, 4, 4), chunks=(2, 2, 2), dtype="i2")

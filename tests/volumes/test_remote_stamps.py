@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("s3fs")
 
 from voxpipe.volumes import find_volumes
-from voxpipe.volumes.catalog.manifest import MOST_NAMES, stamp_at
+from voxpipe.volumes.catalog.catalog import MOST_NAMES, stamp_at
 from voxpipe.volumes.source import LocatedSource, Options
 
 

@@ -140,7 +140,6 @@ def volumes_alive():
 def test_volumes_are_not_held(place, monkeypatch):
     """Of 40 at most a few blocks are alive, in an index, and in a check of the manifest."""
     monkeypatch.setattr(check_data, "_ITEMS", 2)
-    monkeypatch.setattr("voxpipe.volumes.catalog.catalog._MOST_CASES", 2)
     monkeypatch.setattr("voxpipe.volumes.catalog.catalog._THREADS", 2)
     alive = []
 

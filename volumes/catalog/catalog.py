@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -9,10 +10,12 @@ import os
 import stat
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from typing import IO, Any
 
 import numpy as np
@@ -22,13 +25,21 @@ from ...core.lru_cache import cached_property
 from ...core.redact import escape_controls, public_text, used_name
 from ...core.sample import parse_json
 from ...core.validate import count_text
-from ...storage.content import content_key, documents_token
+from ...storage.content import content_key, documents_token, files_below
 from ...storage.disk_cache import NO_LINK, results_folder
+from ...storage.fsspec_ranges import open_fsspec
 from ...storage.location import absolute_place, is_url
+from ...storage.obstore_ranges import ObstoreRanges
 from ...storage.read_ahead import SmallObjectCache
+from ...storage.remote import open_remote
+from ...storage.remote_ranges import ObjectEntry as Listed
+from ...storage.remote_ranges import RemoteRanges
 from ..backend import Backend
 from ..chunks.ranged_chunks import register_decoder
 from ..formats.nifti import contradictions
+from ..formats.stored_file import LocalStoredFile
+from ..formats.zarr_backend import metadata_stamp
+from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Header, Shape
 from ..registry import register_backend
 from ..session import close_volumes, opening_session
@@ -37,15 +48,17 @@ from ..volume import Volume
 from ..voxels import Voxels, label_numbers
 from .manifest import (
     Entry,
-    Manifest,
-    begin_stamp,
     entry_of_json,
     json_of_entry,
-    stamp_at,
 )
 from .whole_pass import slabs_of, volume_statistics
 
+# A sharded volume has dozens of objects, and one request lists a thousand. With more objects, only
+# the metadata are compared.
+MOST_NAMES = 1000
+METADATA = (*METADATA_FILES, ".zattrs")  # files that are rewritten with a zarr folder
 _NOT_WHOLE = "no whole numbers"
+_MOST_OPTIONS = 32  # of the backends of a manifest
 
 
 @dataclass(frozen=True)
@@ -374,71 +387,53 @@ def _still_holds(entry: Entry, volume: Volume, statistics: bool) -> bool:
     )
 
 
-def catalog_volume(
-    entry: Entry,
-    manifest: str = "manifest",
-    storage_options: Mapping[str, Any] | None = None,
-    follow: str = "same_folder",
-) -> Volume:
-    """Return the volume of an entry; no file is opened before voxels are read."""
-    options = Options(None, None, dict(storage_options or {}), dict(entry.options), follow=follow)
-    usual = USUAL_OPTIONS if vars(options) == vars(USUAL_OPTIONS) else options
-    source = LocatedSource(entry.location, usual)
-    return Volume.of_source(CataloguedSource(entry, manifest, source), entry.kind)
+def sources_of(
+    manifest: str, storage_options: Mapping[str, Any], follow: str = "same_folder"
+) -> Callable[[Entry], CataloguedSource]:
+    """Return a function that returns the source of an entry; it can be pickled."""
+    places = partial(_place_of, {}, dict(storage_options), follow)
+    return partial(CataloguedSource, manifest, places)
 
 
-# Cases of which a process keeps the volumes, of a few kilobytes each.
-_MOST_CASES = 32
-
-
-class CatalogVolumes:
-    """The volumes of a manifest by the number of their case, made when they are asked for."""
-
-    def __init__(
-        self, manifest: Manifest, storage_options: Mapping[str, Any], follow: str = "same_folder"
-    ) -> None:
-        self.manifest = manifest
-        self._how = storage_options, follow
-        self._cases: dict[int, tuple[str, dict[str, Volume]]] = {}
-        self._places: dict[str, LocatedSource] = {}  # by the options of their entries
-
-    def __len__(self) -> int:
-        return self.manifest.case_count
-
-    def case(self, number: int) -> tuple[str, dict[str, Volume]]:
-        """Return name and volumes of a case."""
-        if (case := self._cases.get(number)) is None:
-            name, entries = self.manifest.case(number)
-            case = name, {entry.key: self._volume(entry) for entry in entries}
-            if len(self._cases) >= _MOST_CASES:
-                self._cases.clear()
-            self._cases[number] = case
-        return case[0], {**case[1]}
-
-    def _volume(self, entry: Entry) -> Volume:
-        options = repr(entry.options)
-        if (first := self._places.get(options)) is None:
-            volume = catalog_volume(entry, self.manifest.name, *self._how)
-            if len(self._places) >= _MOST_CASES:
-                self._places.clear()
-            if volume.located_source is not None:
-                self._places[options] = volume.located_source
-            return volume
-        source = CataloguedSource(entry, self.manifest.name, first.at(entry.location))
-        return Volume.of_source(source, entry.kind)
-
-    def __reduce__(self) -> Any:
-        return CatalogVolumes, (self.manifest, *self._how)
+def _place_of(
+    by_text: dict[str, Options], storage_options: dict[str, Any], follow: str, entry: Entry
+) -> LocatedSource:
+    """Return the path or URL of an entry; options are pickled once for many volumes."""
+    options = by_text.get(key := repr(entry.options))
+    if options is None:
+        own = Options(None, None, storage_options, dict(entry.options), follow=follow)
+        if len(by_text) >= _MOST_OPTIONS:
+            by_text.clear()
+        options = by_text[key] = USUAL_OPTIONS if vars(own) == vars(USUAL_OPTIONS) else own
+    return LocatedSource(entry.location, options)
 
 
 class CataloguedSource:
     """A path or URL with its header from a manifest."""
 
-    def __init__(self, entry: Entry, manifest: str, source: LocatedSource) -> None:
-        self.entry, self.manifest, self.located_source = entry, manifest, source
-        self.name = source.name
-        # Whether the token covers all content; with very many chunks it covers the metadata only.
-        self.names_content = entry.stamp.how != "metadata"
+    def __init__(
+        self, manifest: str, place_of: Callable[[Entry], LocatedSource], entry: Entry
+    ) -> None:
+        self.manifest, self._place_of, self.entry = manifest, place_of, entry
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = "manifest", "entry", "located_source"
+        return {name: getattr(self, name) for name in names}
+
+    @cached_property
+    def located_source(self) -> LocatedSource:
+        """Path or URL, made at its first use: planners need none."""
+        return self._place_of(self.entry)
+
+    @property
+    def name(self) -> str:
+        """The location without credentials."""
+        return self.located_source.name
+
+    @property
+    def names_content(self) -> bool:
+        """Whether the token covers all content; with very many chunks only the metadata."""
+        return self.entry.stamp.how != "metadata"
 
     @cached_property
     def token(self) -> str:
@@ -516,3 +511,76 @@ class CataloguedSource:
             f"({self.name}).",
             do="Write the manifest again (voxpipe index), or put the file back.",
         )
+
+
+def stamp_at(source: LocatedSource, future: Future[Stamp] | None = None) -> Stamp:
+    """Return the stamp of the file, the folder or the files of a pattern at a path or URL."""
+    future = begin_stamp(source, "") if future is None else future
+    with contextlib.suppress(VolumeNotFound):
+        return _local_stamp(source) if future is None else future.result()
+    files = getattr(source.open(), "files", ())  # those that a reader finds by the place
+    entries = [
+        (file.name, file.size, repr(file.stamp[1:]) if file.stamp else file.content_key)
+        for file in files
+    ]
+    return _as_list(entries) if entries else Stamp("listing", 0, 0, "")
+
+
+def _local_stamp(source: LocatedSource) -> Stamp:
+    """Return the stamp of a local file or folder."""
+    if not os.path.isdir(source.path):
+        file = LocalStoredFile(source.path)
+        return Stamp("file", file.size, 1, str(file.stamp[1]))
+    entries = list(islice(files_below(source.path), MOST_NAMES + 1))
+    if len(entries) > MOST_NAMES:
+        stamp = metadata_stamp(source.path)
+        return Stamp("metadata", sum(stamp[::2]), len(stamp) // 2, content_key("", stamp))
+    return _as_list(entries)
+
+
+def _as_list(entries: Sequence[tuple[str, int, str]]) -> Stamp:
+    # Labels that are added to an image do not change it.
+    if any(entry[0] in METADATA_FILES for entry in entries):
+        entries = [entry for entry in entries if not entry[0].startswith("labels/")]
+    version = content_key("", tuple(sorted((f"/{key}", *rest) for key, *rest in entries)))
+    return Stamp("listing", sum(size for _, size, _ in entries), len(entries), version)
+
+
+def begin_stamp(source: LocatedSource, how: str) -> Future[Stamp] | None:
+    """Request the stamp of a URL in the background; return None for local paths.
+
+    ``how``, that of an earlier stamp, decides whether a file or a folder is requested first.
+    """
+    if source.path:
+        return None
+    place = source.location, source.options.storage_options
+    store = open_remote(*place)
+    # A forked child reads through fsspec, and compares versions with its parent, which may use
+    # obstore. If their versions differ, both use fsspec, which takes a second to import.
+    if isinstance(store, ObstoreRanges) and not store.versions_as_fsspec:
+        store = open_fsspec(*place)
+    return store.begin(_request_stamp(store, source.name, how))
+
+
+async def _request_stamp(store: RemoteRanges, name: str, how: str) -> Stamp:
+    """Return a stamp; one request is enough where the first guess, file or folder, is right."""
+    folder_first = how != "file" if how else ".zarr" in name
+    for folder in (folder_first, not folder_first):
+        if not folder:
+            entry = await store.entry_async("")
+            if entry is not None:
+                return Stamp("file", entry.size, 1, entry.version)
+            continue
+        entries = await store.entries_async(MOST_NAMES)
+        if len(entries) > MOST_NAMES:
+            return _metadata(await asyncio.gather(*map(store.entry_async, METADATA)))
+        if entries:
+            return _as_list(entries)
+    raise VolumeNotFound(f"there is nothing at {name}.", do="Check the URL.")
+
+
+def _metadata(entries: Sequence[Listed | None]) -> Stamp:
+    """Return the stamp of the metadata of a remote zarr folder."""
+    rows = [tuple(entry) for entry in entries if entry is not None]
+    size = sum(entry.size for entry in entries if entry is not None)
+    return Stamp("metadata", size, len(rows), content_key("", tuple(rows)))

@@ -11,7 +11,6 @@ files it covers the metadata only.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import copy
 import hashlib
@@ -21,11 +20,9 @@ import re
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import unquote
@@ -35,10 +32,8 @@ from ...core.lru_cache import cached_property
 from ...core.redact import server_of, used_name
 from ...core.sample import parse_json
 from ...core.suggest import path_hint
-from ...storage.content import content_key, files_below
 from ...storage.disk_cache import write_beside
 from ...storage.file_reader import open_regular
-from ...storage.fsspec_ranges import open_fsspec
 from ...storage.location import (
     absolute_place,
     file_system,
@@ -47,16 +42,10 @@ from ...storage.location import (
     public_name,
     remote_errors,
 )
-from ...storage.obstore_ranges import ObstoreRanges
 from ...storage.ranges import check_document
 from ...storage.remote import open_remote
-from ...storage.remote_ranges import ObjectEntry as Listed
-from ...storage.remote_ranges import RemoteRanges
-from ..formats.stored_file import LocalStoredFile
-from ..formats.zarr_backend import metadata_stamp
-from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Access, Header, triple
-from ..source import LocatedSource, Stamp, copy_with
+from ..source import Stamp, copy_with
 from .columns import FORMAT, VERSION, Columns, check_format, header_stamp, write_columns
 from .whole_pass import Statistics
 
@@ -69,15 +58,11 @@ _OF_HEADER = (
 # Errors of the parser below for invalid entries; NumPy parses names of types.
 _SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)
 
-# A sharded volume has dozens of objects, and one request lists a thousand. With more objects, only
-# the metadata are compared.
-MOST_NAMES = 1000
 _AFFINE = struct.Struct("<16d")
 _MOST_DIGITS = 20  # of a version that is a time.
 _MOST_ALIKE = 64  # entries to copy.
 # Paths without "..", hosts, or escapes: only their beginning decides where they lead.
 _PLAIN = re.compile(r"/?[^\s./\\:%\0][^/\\:%\0]*(?:/[^./\\:%\0][^/\\:%\0]*)*")
-METADATA = (*METADATA_FILES, ".zattrs")  # files that are rewritten with a zarr folder
 
 
 @dataclass(frozen=True)
@@ -121,7 +106,7 @@ class Manifest:
         return len(self._by_number)
 
     def case(self, number: int) -> tuple[str, list[Entry]]:
-        """Return name and entries of one case."""
+        """Return name and entries of one case; those of columns are checked at their first use."""
         return self._by_number[number]
 
     def texts(self) -> Iterator[str]:
@@ -151,7 +136,19 @@ class ColumnEntries(Sequence[Entry]):
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[n] for n in range(len(self))[number]]
-        number = range(len(self))[number]
+        entry = self.later(range(len(self))[number])
+        entry.whole  # noqa: B018  a row is checked here
+        return entry
+
+    def later(self, number: int) -> RowEntry:
+        """Return the entry of a row, which is made and checked at its first use."""
+        entry = object.__new__(RowEntry)
+        case, key, kind = self.columns.names(number)
+        entry.__dict__.update(case=case, key=key, kind=kind, entries=self, number=number)
+        return entry
+
+    def whole(self, number: int) -> Entry:
+        """Return a checked entry without its statistics and documents."""
         case, key, kind, shape, affine, layout, how, text, place, version, *numbers = (
             self.columns.cells(number)
         )
@@ -166,8 +163,7 @@ class ColumnEntries(Sequence[Entry]):
         header = copy_with(like.header, affine=_AFFINE.unpack(affine), stamp=of_file, **scale)
         stamp = copy_with(like.stamp, how=how, size=size, objects=count, version=version)
         location = place if place[0] == "/" else self.folder + place
-        more = {"_read": partial(self._more, number)} if self.columns.has_more else {}
-        own = {"header": header, "stamp": stamp, "location": location, **more}
+        own = {"header": header, "stamp": stamp, "location": location}
         entry = copy_with(like, case=case, key=key, **own)
         if location is place and self._follow != "anywhere":
             _refuse_elsewhere([entry], self.columns.made_of, self._name, self.folder)
@@ -180,28 +176,32 @@ class ColumnEntries(Sequence[Entry]):
             entry = entry_of_json(case, key, volume, self.folder)
         if self._follow != "anywhere":
             _refuse_elsewhere([entry], self.columns.made_of, self._name, self.folder)
-        if self.columns.has_more:
-            entry = RowEntry(entry, partial(self._more, number))
         if len(self._alike) >= _MOST_ALIKE:
             self._alike.clear()
         self._alike[cells] = copy_with(entry, header=copy_with(entry.header))
         return entry
 
-    def _more(self, number: int) -> tuple[Statistics | None, Any]:
+    def more(self, number: int) -> tuple[Statistics | None, Any]:
+        """Return statistics and documents of a row."""
+        if not self.columns.has_more:
+            return None, ()
         more = {"statistics": None, **self.columns.more(number)}
         with _naming(f"row {number}", self._name):
             return _more_of(more)
 
 
 class RowEntry(Entry):
-    """An entry of a row, whose statistics and documents are read at their first use."""
+    """An entry of a row, of which only case, key and kind are known before its first use."""
 
-    def __init__(self, entry: Entry, read: Callable[[], tuple[Statistics | None, Any]]) -> None:
-        self.__dict__.update(vars(entry), _read=read)
-
-    _more = cached_property(lambda self: self._read())
-    statistics = property(lambda self: self._more[0])
-    documents = property(lambda self: self._more[1])
+    whole = cached_property(lambda self: self.entries.whole(self.number))
+    more = cached_property(lambda self: self.entries.more(self.number))
+    location = property(lambda self: self.whole.location)
+    header = property(lambda self: self.whole.header)
+    stamp = property(lambda self: self.whole.stamp)
+    shards = property(lambda self: self.whole.shards)
+    options = property(lambda self: self.whole.options)
+    statistics = property(lambda self: self.more[0])
+    documents = property(lambda self: self.more[1])
 
     def __reduce__(self) -> Any:
         return Entry, tuple(getattr(self, field.name) for field in fields(Entry))
@@ -224,11 +224,12 @@ class ColumnManifest(Manifest):
         return len(self.entries.columns.first_rows)
 
     def case(self, number: int) -> tuple[str, list[Entry]]:  # noqa: D102
-        number = range(self.case_count)[number]
-        first, *later = self.entries.columns.first_rows[number : number + 2].tolist()
-        rows = range(first, *(later or [len(self.entries)]))
-        entries = [*map(self.entries.__getitem__, rows)]
-        if len({entry.key for entry in entries}) < len(entries):
+        firsts = self.entries.columns.first_rows
+        if number < 0:
+            number += len(firsts)
+        stop = firsts[number + 1] if number + 1 < len(firsts) else len(self.entries)
+        entries: list[Entry] = [*map(self.entries.later, range(firsts[number], stop))]
+        if len(entries) > 1 and len({entry.key for entry in entries}) < len(entries):
             what = f"case {entries[0].case} of {self.name} has two volumes of one key."
             raise BadManifest(what, do="Write the manifest again: voxpipe index URL.")
         return entries[0].case, entries
@@ -525,76 +526,3 @@ def document_at(place: str, options: Mapping[str, Any], noun: str = "", do: str 
             return file.read(MOST_MANIFEST_BYTES)
         do = do or path_hint(path)
     raise VolumeNotFound(f"there is no {noun}{public_name(place)}.", do=do)
-
-
-def stamp_at(source: LocatedSource, future: Future[Stamp] | None = None) -> Stamp:
-    """Return the stamp of the file, the folder or the files of a pattern at a path or URL."""
-    future = begin_stamp(source, "") if future is None else future
-    with suppress(VolumeNotFound):
-        return _local_stamp(source) if future is None else future.result()
-    files = getattr(source.open(), "files", ())  # those that a reader finds by the place
-    entries = [
-        (file.name, file.size, repr(file.stamp[1:]) if file.stamp else file.content_key)
-        for file in files
-    ]
-    return _as_list(entries) if entries else Stamp("listing", 0, 0, "")
-
-
-def _local_stamp(source: LocatedSource) -> Stamp:
-    """Return the stamp of a local file or folder."""
-    if not os.path.isdir(source.path):
-        file = LocalStoredFile(source.path)
-        return Stamp("file", file.size, 1, str(file.stamp[1]))
-    entries = list(islice(files_below(source.path), MOST_NAMES + 1))
-    if len(entries) > MOST_NAMES:
-        stamp = metadata_stamp(source.path)
-        return Stamp("metadata", sum(stamp[::2]), len(stamp) // 2, content_key("", stamp))
-    return _as_list(entries)
-
-
-def _as_list(entries: Sequence[tuple[str, int, str]]) -> Stamp:
-    # Labels that are added to an image do not change it.
-    if any(entry[0] in METADATA_FILES for entry in entries):
-        entries = [entry for entry in entries if not entry[0].startswith("labels/")]
-    version = content_key("", tuple(sorted((f"/{key}", *rest) for key, *rest in entries)))
-    return Stamp("listing", sum(size for _, size, _ in entries), len(entries), version)
-
-
-def begin_stamp(source: LocatedSource, how: str) -> Future[Stamp] | None:
-    """Request the stamp of a URL in the background; return None for local paths.
-
-    ``how``, that of an earlier stamp, decides whether a file or a folder is requested first.
-    """
-    if source.path:
-        return None
-    place = source.location, source.options.storage_options
-    store = open_remote(*place)
-    # A forked child reads through fsspec, and compares versions with its parent, which may use
-    # obstore. If their versions differ, both use fsspec, which takes a second to import.
-    if isinstance(store, ObstoreRanges) and not store.versions_as_fsspec:
-        store = open_fsspec(*place)
-    return store.begin(_request_stamp(store, source.name, how))
-
-
-async def _request_stamp(store: RemoteRanges, name: str, how: str) -> Stamp:
-    """Return a stamp; one request is enough where the first guess, file or folder, is right."""
-    folder_first = how != "file" if how else ".zarr" in name
-    for folder in (folder_first, not folder_first):
-        if not folder:
-            entry = await store.entry_async("")
-            if entry is not None:
-                return Stamp("file", entry.size, 1, entry.version)
-            continue
-        entries = await store.entries_async(MOST_NAMES)
-        if len(entries) > MOST_NAMES:
-            return _metadata(await asyncio.gather(*map(store.entry_async, METADATA)))
-        if entries:
-            return _as_list(entries)
-    raise VolumeNotFound(f"there is nothing at {name}.", do="Check the URL.")
-
-
-def _metadata(entries: Sequence[Listed | None]) -> Stamp:
-    """Return the stamp of the metadata of a remote zarr folder."""
-    rows = [tuple(entry) for entry in entries if entry is not None]
-    size = sum(entry.size for entry in entries if entry is not None)
-    return Stamp("metadata", size, len(rows), content_key("", tuple(rows)))

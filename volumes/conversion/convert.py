@@ -33,8 +33,8 @@ from ...storage.location import absolute_place, is_url, public_name
 from ...storage.ranges import ReadRange
 from ...storage.volume_cache import LOCK_TIMEOUT, refusal_of, refuse_full
 from ..backend import Backend, Channels, content_of
+from ..catalog.catalog import stamp_at
 from ..catalog.find import plain_name
-from ..catalog.manifest import stamp_at
 from ..formats.zarr_array import open_node
 from ..formats.zarr_backend import ZarrBackend, stored_sum
 from ..formats.zarr_nodes import image_of
