@@ -553,6 +553,9 @@ class FromManifest(_CaseSource):
         with locate_errors(self):
             self.manifest: Manifest = read_manifest(path, self.storage_options, follow)
         self._source_of = sources_of(self.manifest.name, self.storage_options, follow)
+        # Locations of a manifest by columns are below its folder.
+        self._folder = getattr(self.manifest.entries, "folder", "")
+        self.hashes_texts = not self._folder
 
     def case(self, number: int) -> tuple[str, dict[str, Volume]]:
         try:
@@ -569,15 +572,6 @@ class FromManifest(_CaseSource):
 
     def places(self) -> Iterable[str]:
         return (entry.location for entry in islice(self.manifest.entries, _LOOKED_AT))
-
-    @property
-    def _folder(self) -> str:
-        """The folder of a manifest by columns, whose locations are below it; else empty."""
-        return getattr(self.manifest.entries, "folder", "")
-
-    @property
-    def hashes_texts(self) -> bool:
-        return not self._folder
 
     def data_texts(self) -> Iterator[str]:
         if self._folder:

@@ -31,7 +31,7 @@ from ..spatial import (
 )
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import sources_of
-from ..spatial.ops.op import is_hard, refuse_third_axis
+from ..spatial.ops.op import NEUTRAL, NEUTRAL_OF_RANGES, is_hard, refuse_third_axis
 from ..volumes import Volume
 from ..volumes.stack_source import warn_of_axes
 from .cache import Flush
@@ -109,8 +109,8 @@ class SpatialPipe(OpPipe):
     def complete(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments for three axes; values for two put ``to_axes()`` before the pipe."""
         name = self.form_name
-        whole = fill_plane(arguments, _PLANE.get(name, {}))
-        whole |= fill_plane(arguments, _RANGES.get(name, {}), may_be_range=True)
+        whole = fill_plane(arguments, NEUTRAL.get(name, {}))
+        whole |= fill_plane(arguments, NEUTRAL_OF_RANGES.get(name, {}), may_be_range=True)
         if whole:
             self.parent = in_plane(self.parent, self.origin)
         elif name in _ANGLES and is_in_plane(self.parent):
@@ -419,33 +419,8 @@ def in_plane(parent: Pipe, origin: CallSite) -> Pipe:
     return pipe
 
 
-# Values for the hidden axis of 2-D data, by op and argument.
-_BOX = {"start": 0, "size": 1, "end": 1, "center": 0, "slices": slice(None)}
-_PLANE: Mapping[str, Mapping[str, Any]] = {
-    "center_crop": {"size": 1, "scale": 1},
-    "crop": _BOX,
-    "crop_or_pad": {"size": 1},
-    "divisible_pad": {"k": 1},
-    "elastic": {"spacing": max},  # of both: nothing moves along the third
-    "foreground_crop": {"margin": 0, "divisible": 1},
-    "grid_distortion": {"cells": 1, "factors": (1.0,)},
-    "label_crop": {"size": 1},
-    "pad": {"amount": 0, "size": 1},
-    "resize": {"size": 1},
-    "transpose": {"axes": 2},
-    "augment": {"flip": 0.0},
-}
 # Angles, of which 2-D data have one.
 _ANGLES = {"augment": "rotate", "rotate": "degrees"}
-# The same where two numbers are a range: only ranges, and None, are one per axis.
-_RANGES: Mapping[str, Mapping[str, Any]] = {
-    "augment": {"zoom": 1, "translate": 0},
-    "elastic": {"amount": 0},
-    "random_crop": {"size": 1, "scale": 1},
-    "spacing": {"spacing": None},
-    "translate": {"amount": 0},
-    "zoom": {"factor": 1},
-}
 
 
 def fill_plane(

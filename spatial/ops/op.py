@@ -114,20 +114,56 @@ class Step(OpStep):
         return plan if self.op.lattice else plan.interpolate()
 
 
+# Values for the hidden axis of 2-D data, by op and argument.
+_BOX = {"start": 0, "size": 1, "end": 1, "center": 0, "slices": slice(None)}
+NEUTRAL: Mapping[str, Mapping[str, Any]] = {
+    "center_crop": {"size": 1, "scale": 1},
+    "crop": _BOX,
+    "crop_or_pad": {"size": 1},
+    "divisible_pad": {"k": 1},
+    "elastic": {"spacing": max},  # of both: nothing moves along the third
+    "foreground_crop": {"margin": 0, "divisible": 1},
+    "grid_distortion": {"cells": 1, "factors": (1.0,)},
+    "label_crop": {"size": 1},
+    "pad": {"amount": 0, "size": 1},
+    "resize": {"size": 1},
+    "transpose": {"axes": 2},
+    "augment": {"flip": 0.0},
+}
+# The same where two numbers are a range: only ranges, and None, are one per axis.
+NEUTRAL_OF_RANGES: Mapping[str, Mapping[str, Any]] = {
+    "augment": {"zoom": 1, "translate": 0},
+    "elastic": {"amount": 0},
+    "random_crop": {"size": 1, "scale": 1},
+    "spacing": {"spacing": None},
+    "translate": {"amount": 0},
+    "zoom": {"factor": 1},
+}
+
+
 def refuse_third_axis(op: Any) -> None:
     """Raise ``SampleError`` for an op with a value for the hidden third axis of 2-D data."""
     for one in op.ops() if isinstance(op, ChosenOps) else (op,):
         angles = getattr(one, "degrees", getattr(one, "rotate", None))
-        axes, chances = getattr(one, "axes", ()), getattr(one, "flip", 0)
+        axes = getattr(one, "axes", ())
         if isinstance(angles, tuple) and len(angles) == 3:
             msg = f"{one.name} has three angles, and 2-D data turn by one"
             raise SampleError(msg, do="Give one angle, 15, or one range, (-15, 15).")
         if isinstance(axes, tuple) and len(axes) < 3 and 2 in axes:
             msg = f"{one.name} has axis 2, and 2-D data have the axes 0 and 1"
             raise SampleError(msg, do="Give axes out of 0 and 1.")
-        if isinstance(chances, tuple) and chances[2]:
-            msg = f"{one.name} flips three axes, and 2-D data have two"
-            raise SampleError(msg, do="Give one probability, or one for each of the two axes.")
+        own = {**NEUTRAL.get(one.name, {}), **NEUTRAL_OF_RANGES.get(one.name, {})}
+        for argument, last in own.items():
+            value = getattr(one, argument, None)
+            if isinstance(value, tuple) and len(value) == 3 and not _is_neutral(value, last):
+                msg = f"{one.name} has three values of {argument}=, and 2-D data have two axes"
+                raise SampleError(msg, do="Give one value, or one for each of the two axes.")
+
+
+def _is_neutral(values: tuple[Any, ...], last: Any) -> bool:
+    """Whether the third value leaves its axis alone."""
+    last = last(values[:2]) if callable(last) else last
+    return values[2] in (None, (None, None), last, (last, last))
 
 
 Amount = ParameterRange | tuple[ParameterRange, ParameterRange, ParameterRange]

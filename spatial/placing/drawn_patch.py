@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import MissingLabel, PatchSizeError
-from ...core.validate import LATER, entries_of, is_finite, is_number, or_none
+from ...core.validate import LATER, as_choice, entries_of, is_finite, is_number, or_none
 from ...intensity.value_op import same_as
 from ..ops.foreground_crop import ByStoredVolume, Selection, stored_volume
 from ..ops.op import Params, centred_start, random_start, size_text
@@ -35,11 +36,7 @@ from .weight_table import NUMBERS, Integers, Triple, WeightTable, draw_middle
 # Shares are quotients of whole numbers in float64.
 _ROUNDING = 1e-9
 
-
-def _as_fallback(name: str, value: Any) -> str:
-    if value not in ("error", "anywhere"):
-        raise PatchSizeError(f"{name} is one of ('error', 'anywhere'), got {value!r}")
-    return str(value)
+_as_fallback = partial(as_choice, choices=("error", "anywhere"))
 
 
 def _as_share(name: str, value: Any) -> Any:

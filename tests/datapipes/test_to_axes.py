@@ -349,6 +349,15 @@ THIRD = {
     "flip": (lambda p: p.flip(2), "axes 0 and 1"),
     "rotate90": (lambda p: p.rotate90(1, (0, 2)), "axes 0 and 1"),
     "choice": (lambda p: p.one_of([Rotate((0, 0, 15))]), "2-D data turn by one"),
+    "zoom": (lambda p: p.zoom((1, 1.1, 1.2)), "three values of factor="),
+    "translate": (lambda p: p.translate((3, 3, (0, 3))), "three values of amount="),
+    "spacing": (lambda p: p.spacing((1, 1, 2)), "three values of spacing="),
+    "elastic": (lambda p: p.elastic((0, 1, 2), spacing=8), "three values of amount="),
+    "nodes": (lambda p: p.elastic(1, spacing=(8, 8, 4)), "three values of spacing="),
+    "cells": (lambda p: p.grid_distortion(cells=(4, 4, 4)), "three values of cells="),
+    "pad": (lambda p: p.pad((1, 1, (0, 1))), "three values of amount="),
+    "crop": (lambda p: p.random_crop((8, 8, 2)), "three values of size="),
+    "zooms": (lambda p: p.augment(zoom=(1, 1, (0.9, 1.1))), "three values of zoom="),
 }
 
 

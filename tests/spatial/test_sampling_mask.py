@@ -600,5 +600,5 @@ def test_cells_suit_the_patch():
 )
 def test_arguments_that_make_no_sense_are_refused(wrong):
     """At construction, with the value."""
-    with pytest.raises(PatchSizeError, match="got"):
+    with pytest.raises(ValueError, match="got"):
         MaskedPatch((4, 4, 4), Volume(np.ones((4, 4, 4))), "label", **wrong)

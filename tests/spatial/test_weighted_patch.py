@@ -470,7 +470,7 @@ def test_no_weight_is_an_error_or_anywhere():
             starts_of(WeightedPatch((4, 4, 4), Volume(weights), "likely"), plan, 1)
         op = WeightedPatch((4, 4, 4), Volume(weights), fallback="anywhere")
         assert len({tuple(start) for start in starts_of(op, plan, 50)}) > 40
-    with pytest.raises(PatchSizeError, match="fallback is one of"):
+    with pytest.raises(ValueError, match="fallback is one of"):
         WeightedPatch((4, 4, 4), Volume(empty), fallback="skip")
 
 
