@@ -26,7 +26,14 @@ from ...core.redact import public_name
 from ...core.suggest import closest
 from ...storage.location import is_url, local_path
 from .options import output_file, positive
-from .printing import print_json, print_table, print_text, warnings_as_remarks, write_whole
+from .printing import (
+    print_json,
+    print_table,
+    print_text,
+    remark,
+    warnings_as_remarks,
+    write_whole,
+)
 from .targets import add_target, open_target
 
 Case = dict[str, Any]
@@ -73,6 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
     classes = None if arguments.stratify is None else _column(cases, arguments.stratify)
     names = [case["case"] for case in cases]
     folds = folds_of(names, arguments.folds, arguments.seed, groups=groups, classes=classes)
+    if groups is None and (image := _divided_image(cases, folds)) is not None:
+        text = f"Time points of {image} are in several folds, so validation has images of training."
+        remark(f"{text} --group image keeps them in one fold.")
     if arguments.format == "decathlon":
         cases = [_as_json(case) for case in cases]
     else:
@@ -175,6 +185,16 @@ def _folds_of_groups(
         for number in members[group]:
             folds[number] = best
     return folds
+
+
+def _divided_image(cases: Sequence[Case], folds: Sequence[int]) -> str | None:
+    """Return the first image of ``from_ome()`` whose time points are in several folds."""
+    first: dict[str, int] = {}
+    for case, fold in zip(cases, folds, strict=True):
+        image = case["ome"]["image"] if isinstance(case.get("ome"), Mapping) else case["case"]
+        if first.setdefault(image, fold) != fold:
+            return image
+    return None
 
 
 def _cases_in(target: Any) -> list[Case]:

@@ -151,6 +151,7 @@ class PlaneFiles:
         whole = [self.time_text(n) for n in range(len(self.values[0])) if n not in self.gaps]
         if whole:
             do = f"Copy the missing files, or give a complete time point: {few_names(whole)}."
+        do += " ⟦allow_gaps=True⟧ closes only numbers that no file has."
         raise VolumeNotFound(f"{name} has no file for {texts}: {have}.", do=do)
 
 

@@ -177,3 +177,25 @@ def test_volumes_of_a_path_alone_are_paths(folder):
     place = str(folder / "c1.npy")
     assert (case["image"], case["file"]) == (place, place)
     assert case["more"] == case["kept"] == [place, place]
+
+
+def test_time_points_of_an_image_in_several_folds_are_named(tmp_path, monkeypatch, capsys):
+    """Validation would have images of training; a group keeps them together."""
+    zarr = pytest.importorskip("zarr")
+    axes = [{"name": "t", "type": "time"}, *({"name": a, "type": "space"} for a in "zyx")]
+    scale = [{"type": "scale", "scale": [1, 1, 1, 1]}]
+    for name in ("a", "b"):
+        group = zarr.open_group(tmp_path / "images" / f"{name}.zarr", mode="w", zarr_format=3)
+        group.create_array("0", data=np.zeros((4, 2, 2, 2), np.uint8))
+        datasets = [{"path": "0", "coordinateTransformations": scale}]
+        images = [{"axes": axes, "datasets": datasets}]
+        group.attrs["ome"] = {"version": "0.5", "multiscales": images}
+    (tmp_path / "p.py").write_text("import voxpipe as vp\npipe = vp.from_ome('images')\n")
+    monkeypatch.chdir(tmp_path)
+    names = ["split", "p.py:pipe", "--folds", "2", "--format", "names", "--overwrite"]
+
+    assert main(names) == 0
+    assert "are in several folds" in (shown := capsys.readouterr().err)
+    assert "--group image" in shown
+    assert main([*names, "--group", "image"]) == 0
+    assert capsys.readouterr().err == ""
