@@ -190,6 +190,7 @@ def _folds_of_groups(
 def _divided_image(cases: Sequence[Case], folds: Sequence[int]) -> str | None:
     """Return the first image of ``from_ome()`` whose time points are in several folds."""
     first: dict[str, int] = {}
+    image: str
     for case, fold in zip(cases, folds, strict=True):
         image = case["ome"]["image"] if isinstance(case.get("ome"), Mapping) else case["case"]
         if first.setdefault(image, fold) != fold:
