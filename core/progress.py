@@ -35,7 +35,7 @@ def progress_line(
     inside other work, in worker processes and without a terminal or notebook draws nothing.
     """
     if show is not None or not _is_seen() or not DRAWING.acquire(blocking=False):
-        yield _without_text(show) if show else _ignore
+        yield lambda count, total, text="": show(count, total) if show else None
         return
     try:
         line = _Line(name, unit, text)
@@ -64,14 +64,6 @@ def shows_progress(name: str, unit: str) -> Callable[[Callable[P, T]], Callable[
         return run
 
     return decorate
-
-
-def _ignore(count: int, total: int, text: str = "") -> None:
-    """Draw nothing."""
-
-
-def _without_text(show: Callable[[int, int], None]) -> Show:
-    return lambda count, total, text="": show(count, total)
 
 
 def _is_seen() -> bool:

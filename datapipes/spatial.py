@@ -393,19 +393,14 @@ class ToAxesPipe(SpatialPipe, form="to_axes", op=ToAxes):
 
     orders_axes = True
 
-    @property
-    def is_of_plane(self) -> bool:
-        """Whether 2-D data have two axes after it."""
-        op: Any = self.steps[0].op
-        return op.axes is None or len(op.axes) == 2
-
 
 def is_in_plane(parent: Pipe) -> bool:
     """Whether 2-D data have two axes after a pipe, by the chain before it."""
     before = [parent]
     while len(before) == 1:
         if isinstance(before[0], ToAxesPipe):
-            return before[0].is_of_plane
+            axes = getattr(before[0].steps[0].op, "axes", None)
+            return axes is None or len(axes) == 2
         before = [*parents_of(before[0])]
     return False
 

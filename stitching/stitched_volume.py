@@ -37,6 +37,7 @@ from ..volumes import Volume
 from ..volumes.conversion.convert import known_version
 from ..volumes.conversion.destination import part_folder
 from ..volumes.conversion.ome_group import image_above
+from ..volumes.conversion.volume_file import refuse_archive
 from .outputs import ActivatedOutput, Activation, Output, is_finished, output_at
 from .stitcher import BLENDS, CellMemory, OpenCells, Slot, Stitcher
 from .windows import WindowPlace
@@ -182,6 +183,7 @@ class HowToStitch(FieldChecks):
         if other is not None:
             msg = f"the destination has {other[0]}, and only {{case}} stands for something"
             raise VolumeError(msg, do="Give f(case), which returns a place, as the destination.")
+        refuse_archive(text)
         folder = text.rstrip("/" + os.sep)
         # Without a suffix it has no format, unless it is a label group.
         if "." not in os.path.basename(folder) and image_above(folder) is None:

@@ -154,16 +154,11 @@ def refuse_third_axis(op: Any) -> None:
             raise SampleError(msg, do="Give axes out of 0 and 1.")
         own = {**NEUTRAL.get(one.name, {}), **NEUTRAL_OF_RANGES.get(one.name, {})}
         for argument, last in own.items():
-            value = getattr(one, argument, None)
-            if isinstance(value, tuple) and len(value) == 3 and not _is_neutral(value, last):
+            *two, third = entries_of(getattr(one, argument, None)) or (None,)
+            last = last(two) if callable(last) and two else last
+            if len(two) == 2 and third not in (None, (None, None), last, (last, last)):
                 msg = f"{one.name} has three values of {argument}=, and 2-D data have two axes"
                 raise SampleError(msg, do="Give one value, or one for each of the two axes.")
-
-
-def _is_neutral(values: tuple[Any, ...], last: Any) -> bool:
-    """Whether the third value leaves its axis alone."""
-    last = last(values[:2]) if callable(last) else last
-    return values[2] in (None, (None, None), last, (last, last))
 
 
 Amount = ParameterRange | tuple[ParameterRange, ParameterRange, ParameterRange]

@@ -60,7 +60,7 @@ from .ome_group import (
     refuse_other_image,
     write_levels,
 )
-from .volume_file import as_stored, file_header, refuse_times, writer_of
+from .volume_file import as_stored, file_header, refuse_archive, refuse_times, writer_of
 from .whole_file import write_file
 
 
@@ -69,6 +69,7 @@ def refuse_other_formats(destination: str) -> None:
 
     A name without a suffix is accepted: the metadata in the folder identify it as zarr.
     """
+    refuse_archive(destination)
     location = public_name(destination) if is_url(destination) else destination
     name = posixpath.basename(location.replace("\\", "/").rstrip("/"))
     if name.lower().endswith(GROUP) or plain_name(name) == name:

@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import posixpath
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -134,8 +135,18 @@ def suffix_of(path: str) -> str:
     return max(ends, key=len, default="")
 
 
+def refuse_archive(path: str) -> None:
+    """Raise UnknownFormat for a zip archive or a part of one."""
+    match = re.match(r"(.+)\.(zip|ozx)(?=[/\\]|$)", path, re.IGNORECASE)
+    if match and not os.path.isdir(match[0]):
+        folder = public_name(match[1]).removesuffix(".zarr") + ".zarr"
+        do = f"Write a folder, {folder}, and pack it without compression afterwards."
+        raise UnknownFormat(f"nothing is written into the archive {public_name(match[0])}.", do=do)
+
+
 def refuse_unwritable(path: str) -> str:
     """Return the suffix of a path, ``""`` for zarr; raise UnknownFormat for any other."""
+    refuse_archive(path)
     suffix = suffix_of(path)
     is_zarr = path.rstrip("/").lower().endswith(".zarr") or image_above(path) is not None
     if not suffix and not is_zarr:

@@ -1,10 +1,13 @@
 """Label groups, levels and plates of OME-Zarr in a zip archive."""
 
+import os
+import re
 import shutil
 
 import fsspec
 import numpy as np
 import pytest
+import torch
 import zarr
 from ome_files import set_ome, write_image, write_plate
 from zarr_arrays import add_array
@@ -101,3 +104,28 @@ def test_a_file_of_another_format_is_no_root(tmp_path):
     (tmp_path / "a.h5").touch()
     with pytest.raises(UnknownFormat, match=r"opens OME-Zarr(?s:.*)vp.from_cases"):
         vp.from_ome(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("place", ["a.zarr.zip", "a.ome.ozx", "a.zip", "a.ozx/labels/cells"])
+@pytest.mark.parametrize("form", ["save", "convert", "predict"])
+def test_nothing_is_written_into_an_archive(tmp_path, monkeypatch, place, form):
+    """The error names the folder to write; nothing is made."""
+    monkeypatch.chdir(tmp_path)
+    values = np.zeros((4, 4, 4), np.uint8)
+    np.save("image.npy", values)
+    work = {
+        "save": lambda: vp.save(place, values, affine=np.eye(4)),
+        "convert": lambda: vp.convert("image.npy", place),
+        "predict": lambda: vp.predict(torch.nn.Identity(), "image.npy", place, patch=4),
+    }
+    with pytest.raises(UnknownFormat, match="nothing is written into the archive a") as error:
+        work[form]()
+    assert re.search(r"Write a folder, a(\.ome)?\.zarr,", error.value.do)
+    assert os.listdir() == ["image.npy"]
+
+
+def test_a_folder_with_the_name_of_an_archive_is_a_folder(tmp_path):
+    """Results in it are written."""
+    (tmp_path / "unpacked.zip").mkdir()
+    vp.save(tmp_path / "unpacked.zip" / "a.nii", np.ones((2, 2, 2), np.uint8), affine=np.eye(4))
+    assert vp.Volume(tmp_path / "unpacked.zip" / "a.nii").numpy().sum() == 8
