@@ -86,7 +86,7 @@ class Place:
         times = self.step._replace(number=count, stride=channels)
         whole = replace(header, shape=(count * channels, *header.shape[1:]), times=times)
         whole = replace(whole, channel_names=header.channel_names * count)
-        return replace(plan, header=whole, keeps_channels="c" in self.sizes)
+        return replace(plan, header=whole)
 
 
 class JointTimes:

@@ -58,7 +58,6 @@ class ConvertPlan:
     channels: int  # channels per inner chunk; a shard holds all channels
     codec: str  # one of :data:`CODECS`.
     levels: tuple[Triple, ...] = ()  # Factors of the coarser levels along I, J, K.
-    keeps_channels: bool = False  # Whether one channel has an axis, too.
     image_levels: tuple[ImageLevel, ...] = ()  # Levels of the image of a label group.
     is_flat: bool = False  # Whether the single plane has no axis z.
 
@@ -76,8 +75,7 @@ class ConvertPlan:
     @property
     def lead(self) -> tuple[str, ...]:
         """Names of the stored axes before the spatial ones: (t), (c)."""
-        has_channels = self.keeps_channels or self.per_time > 1
-        return (*"t" * (self.header.times.number > 1), *"c" * has_channels)
+        return (*"t" * (self.header.times.number > 1), *"c" * (self.per_time > 1))
 
     @property
     def per_time(self) -> int:

@@ -246,7 +246,7 @@ def test_images_of_ome_zarr_04_get_labels_of_zarr_v2(tmp_path):
     assert labels.attrs["labels"] == ["cells", "found"]
     np.testing.assert_array_equal(labels["cells/0"][...], MOVIE[:, 1])
     np.testing.assert_array_equal(labels["cells/1"][...], MOVIE[:, 1][..., ::2, ::2])
-    np.testing.assert_array_equal(labels["found/0"][...], MOVIE[:, :1] > 500.5)
+    np.testing.assert_array_equal(labels["found/0"][...], MOVIE[:, 0] > 500.5)
     (image,) = labels["cells"].attrs["multiscales"]
     assert image["version"] == "0.4"
     assert image["datasets"][0]["coordinateTransformations"][0]["scale"] == [5, 2, 0.5, 0.5]
