@@ -314,25 +314,27 @@ class OpenVolume(SeedStamper, SameLength):
 
     def _refuse_unknown(self, sample: Sample, keys: Sequence[str]) -> None:
         """Raise where an argument names a key that is no volume, or that the first sample lacks."""
-        new, self._new_names = self._new_names, {}
-        if not self._known_keys.issuperset(keys):
+        # An error of this sample is raised again for the next one: nothing is noted before.
+        new, names, by_key = self._new_names, self._names, self._by_key
+        if is_new := not self._known_keys.issuperset(keys):
             for key in self._known_empty.keys() & {*keys}:
                 raise _empty(key, f" in case {self._known_empty[key]}, and a volume here")
-            self._known_keys.update(keys)
-            self._options_by_key.clear()
             options = {**self._options, "storage_options": self.storage_options}
-            by_key = named_by_key(options, self._known_keys)
+            by_key = named_by_key(options, self._known_keys | {*keys})
             new = {**new, **{name: by_key[name] for name in by_key.keys() - self._by_key}}
-            self._by_key = by_key
-            self._names |= new
+            names = names | new
             if all(isinstance(sample[key], Volume) for key in keys):
                 for argument in self._options.keys() - {*by_key, "affine", "io"}:
                     msg = f"open_volume({argument}=) has no effect: {keys[0]!r} is a Volume already"
                     raise SampleError(msg, do=f"Give {argument}= to Volume(){_ORIGIN}")
-        for argument, its_keys in self._names.items():
+        for argument, its_keys in names.items():
             for key in its_keys:
                 if key not in keys and (argument in new or sample.get(key) is not None):
                     raise unknown_key(argument, key, keys).at(self.origin, sample.case)
+        self._new_names, self._names, self._by_key = {}, names, by_key
+        if is_new:
+            self._known_keys.update(keys)
+            self._options_by_key.clear()
 
     def _show(self, key: str, sample: Sample) -> Volume:
         """Return the volume of a key, seen through its axis map."""

@@ -149,6 +149,10 @@ def refuse_third_axis(op: Any) -> None:
         if isinstance(angles, tuple) and len(angles) == 3:
             msg = f"{one.name} has three angles, and 2-D data turn by one"
             raise SampleError(msg, do="Give one angle, 15, or one range, (-15, 15).")
+        shears = getattr(one, "factor" if one.name == "shear" else "shear", None)
+        if isinstance(shears, tuple) and len(shears) == 3:
+            msg = f"{one.name} has three shears, and 2-D data have one"
+            raise SampleError(msg, do="Give one shear, 0.1, or one range, (-0.1, 0.1).")
         if isinstance(axes, tuple) and len(axes) < 3 and 2 in axes:
             msg = f"{one.name} has axis 2, and 2-D data have the axes 0 and 1"
             raise SampleError(msg, do="Give axes out of 0 and 1.")

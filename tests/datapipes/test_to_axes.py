@@ -349,6 +349,8 @@ THIRD = {
     "flip": (lambda p: p.flip(2), "axes 0 and 1"),
     "rotate90": (lambda p: p.rotate90(1, (0, 2)), "axes 0 and 1"),
     "choice": (lambda p: p.one_of([Rotate((0, 0, 15))]), "2-D data turn by one"),
+    "shear": (lambda p: p.shear((0, 0.1, 0.1)), "three shears"),
+    "shears": (lambda p: p.augment(shear=(0.1, 0, 0)), "three shears"),
     "zoom": (lambda p: p.zoom((1, 1.1, 1.2)), "three values of factor="),
     "translate": (lambda p: p.translate((3, 3, (0, 3))), "three values of amount="),
     "spacing": (lambda p: p.spacing((1, 1, 2)), "three values of spacing="),

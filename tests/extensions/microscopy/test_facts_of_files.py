@@ -79,10 +79,19 @@ def test_a_reader_with_axes_gets_them(tmp_path):
 @pytest.mark.parametrize("options", [{"axes": "zyx"}, {"series": 1}, {"level": 1}])
 def test_options_without_effect_are_refused(image, options):
     """Every volume of the case is open already; a path of the case would use them."""
-    volume = vp.Volume(image)
-
-    with pytest.raises(SampleError, match="has no effect: 'image' is a Volume already"):
-        next(iter(vp.from_cases([{"image": volume}]).open_volume(**options)))
+    words = "has no effect: 'image' is a Volume already"
+    for source in (vp.from_cases([{"image": vp.Volume(image)}]), vp.from_ome(image)):
+        pipe = source.open_volume(**options)
+        with pytest.raises(SampleError, match=words):
+            next(iter(pipe))
+        # The loader looks at the first case before, and notes no error of it.
+        batches = pipe.lazy_patch(1).batch_patches(1)
+        for service in (None, vp.ThreadReadingService(1)):
+            with (
+                pytest.raises(SampleError, match=words),
+                vp.DataLoader2(batches, None, service) as loader,
+            ):
+                next(iter(loader))
 
 
 @pytest.mark.parametrize("unit", ["pixel", None])
