@@ -113,9 +113,8 @@ class AlikeItems(NumberedItems):
             volume = like.__copy__()
             volume._source = source.at(value)
             return volume
-        if type(value) is not Volume or type(value._source) is not type(source):
-            return None
-        is_alike = value.kind == like.kind and value.axis_map is None
+        is_alike = type(value) is Volume and type(value._source) is type(source)
+        is_alike = is_alike and value.kind == like.kind and value.axis_map is None
         return self._cases.anew(value) if is_alike else None
 
     def _first(self, number: int) -> Any:

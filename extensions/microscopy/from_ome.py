@@ -118,8 +118,8 @@ class FromOme(CaseFinder):
         The label group, which becomes the key ``"label"``. Several names become keys of their own
         names; a mapping gives the keys: ``{"seg": "nuclei"}``. Without it there are no labels.
     time
-        ``"cases"``, the number of one time point, or ``"channels"``. Then all time points of an
-        image are channels of one case.
+        ``"cases"``, the number of one time point, or ``"channels"`` (``"all"``). Then all time
+        points of an image are channels of one case.
     level
         Level of the image; the finest is 0. A label group gives its level of the same shape, so
         labels that were predicted at a coarser level fit. A mapping has levels by key,
@@ -172,6 +172,7 @@ class FromOme(CaseFinder):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.labels = _as_labels(label)
+        time = "channels" if time == "all" else time  # as of Volume()
         is_number = isinstance(time, int) and not isinstance(time, bool) and time >= 0
         if not is_number and time not in _TIMES:
             msg = f"from_ome(time=) is {time!r}"

@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...core import Sample
 from ...core.errors import MissingDependency
@@ -21,7 +22,7 @@ from ...graph import Pipe, is_pipe
 from ...spatial import LazyPatch
 from ...volumes import Volume
 from .facts import is_batch
-from .pixels import bar_length, colour_of, frames_of, image_of, shared_window
+from .pixels import PALETTE, bar_length, colour_of, frames_of, image_of, shared_window
 from .planes import FIGURE_SIDE, Plane
 from .scenes import Layer, Look, Scene, hint_of, scenes_of
 
@@ -35,7 +36,7 @@ NAME: Mapping[str, Any] = {"fontsize": 9, "fontweight": "bold"}
 """Font of the name of a row."""
 TITLE: Mapping[str, Any] = {"fontsize": 12}
 """Font of the title of a figure."""
-_MOST_CONTOURS = 24  # classes of one plane
+_MOST_CONTOURS = 24  # labels of a plane; outlines of more follow the sides of pixels
 
 
 def matplotlib_figure() -> Any:
@@ -342,10 +343,27 @@ def draw_outlines(axes: Any, plane: Plane) -> None:
     height, width = plane.pixel
     x = (np.arange(wide.shape[1]) - 0.5) * width
     y = (np.arange(wide.shape[0]) - 0.5) * height
-    numbers = np.unique(labels)
-    for number in numbers[numbers != 0][:_MOST_CONTOURS].tolist():
+    numbers = np.setdiff1d(labels, [0])
+    if len(numbers) > _MOST_CONTOURS:
+        _draw_borders(axes, wide, plane.pixel)
+        return
+    for number in numbers.tolist():
         colour = [channel / 255 for channel in colour_of(number)]
         axes.contour(x, y, wide == number, levels=[0.5], colors=[colour], linewidths=1.2)
+
+
+def _draw_borders(axes: Any, labels: NDArray[np.int64], pixel: tuple[float, float]) -> None:
+    """Draw the sides of pixels between different labels, of any number in one pass."""
+    from matplotlib.collections import LineCollection
+
+    for axis in (0, 1):
+        before, after = np.delete(labels, -1, axis), np.delete(labels, 0, axis)
+        stop = np.argwhere(before != after)  # in pixels of the plane, without its margin
+        start = stop - np.eye(2, dtype=int)[1 - axis]
+        sides = np.stack([start, stop], axis=1)[..., ::-1] * pixel[::-1]
+        own = np.where(after == 0, before, after)[before != after]
+        colours = PALETTE[(own - 1) % len(PALETTE)] / 255
+        axes.add_collection(LineCollection(sides, colors=colours, linewidths=1.2), autolim=False)
 
 
 def write_draws(axes: Any, scene: Scene | None) -> None:

@@ -203,7 +203,7 @@ def test_wrong_arguments_name_the_line(cases):
         ({"fallback": "skip"}, "fallback is one of"),
         ({"weights": np.ones((3, 3, 3))}, "key of the sample or a Volume, got ndarray"),
     ):
-        with pytest.raises(PatchSizeError, match=rf"{message}(.|\n)*lazy_patch\(8"):
+        with pytest.raises(ValueError, match=rf"{message}(.|\n)*lazy_patch\(8"):
             pipe.lazy_patch(8, **{"weights": "likely", **wrong})
     with pytest.raises(SampleError, match=r"weights='likley'(.|\n)*'image', 'likely'"):
         next(iter(pipe.lazy_patch(8, weights="likley")))

@@ -358,13 +358,10 @@ def _reader_of(column: Any) -> Callable[[int], Any]:
     if kind in _FORMATS:
         return lambda row: numbers[row]
     texts = memoryview(column.buffers()[2] or b"")  # between limits
-    is_text = kind != "binary"
+    read = bytes if kind == "binary" else partial(str, encoding="utf-8")
     if codes is None:
-        read = partial(str, encoding="utf-8") if is_text else bytes
         return lambda row: read(texts[numbers[row] : numbers[row + 1]])
-    if is_text:  # called for each planned patch
-        return lambda row: str(texts[numbers[code := codes[row]] : numbers[code + 1]], "utf-8")
-    return lambda row: bytes(texts[numbers[code := codes[row]] : numbers[code + 1]])
+    return lambda row: read(texts[numbers[code := codes[row]] : numbers[code + 1]])
 
 
 def _numbers_of(column: Any) -> Any:

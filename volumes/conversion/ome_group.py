@@ -274,6 +274,10 @@ def plan_at(
     above = _image_of(place, options)
     if above is None:
         return plan
+    if plan.dtype.kind not in "iub":
+        msg = f"the labels {public_name(place)} would be {plan.dtype}, and labels are whole numbers"
+        do = 'Save whole numbers with ⟦dtype="uint16"⟧, and shares as an image, prob.ome.zarr.'
+        raise VolumeError(msg, do=do)
     image, own = above
     if not header.file_unit and (affine_matrix(header.affine) != np.eye(4)).any():
         header = replace(header, file_unit=image.header.file_unit)

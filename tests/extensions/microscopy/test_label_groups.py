@@ -7,7 +7,7 @@ import zarr
 from zarr_arrays import add_array
 
 import voxpipe as vp
-from voxpipe.core.errors import GridMismatch
+from voxpipe.core.errors import GridMismatch, VolumeError
 
 SIZES = {"t": 3, "c": 2, "z": 4, "y": 16, "x": 20}
 STEPS = {"t": 2.0, "c": 1.0, "z": 2.0, "y": 0.25, "x": 0.25}
@@ -161,7 +161,10 @@ def test_labels_that_cover_their_image_are_written(tmp_path):
     vp.save(f"{image}/labels/a", np.ones((20, 16, 4), np.uint8), affine=flipped)
     vp.save(f"{image}/labels/b", np.ones(coarse.spatial_shape, np.uint8), like=coarse)
     vp.save(f"{image}/labels/c", np.ones(coarse.spatial_shape, np.uint8))
-    vp.save(f"{image}/labels/d", next(iter(sampled))["image"])
+    patch = next(iter(sampled))["image"]
+    with pytest.raises(VolumeError, match="would be float32, and labels are whole numbers"):
+        vp.save(f"{image}/labels/d", patch)
+    vp.save(f"{image}/labels/d", patch, dtype="uint8")
     vp.predict(model, coarse, f"{image}/labels/e", patch=8, progress=False)
 
     assert sorted(zarr.open_group(image, mode="r")["labels"]) == ["a", "b", "c", "d", "e"]

@@ -11,7 +11,7 @@ from ome_files import write_image, write_plate
 
 import voxpipe as vp
 from voxpipe.__main__ import main
-from voxpipe.core.errors import DestinationExists, SampleError
+from voxpipe.core.errors import DestinationExists, SampleError, VolumeError
 
 VOXELS = np.random.default_rng(0).integers(0, 100, (3, 2, 2, 20, 300)).astype("u1")
 WINDOW = {"patch": (150, 20, 2), "overlap": 0.0}
@@ -58,7 +58,9 @@ def test_times_become_one_label_group(image):
 def test_left_out_times_are_zero_and_channels_stay(image):
     """A filter leaves times out; shares have an axis of channels."""
     some = vp.from_ome(image).filter(lambda sample: sample["ome"]["time"] != 1)
-    place = f"{image}/labels/some"
+    with pytest.raises(VolumeError, match="labels are whole numbers"):
+        vp.predict(bright, some.open_volume(), f"{image}/labels/x", output="softmax", **WINDOW)
+    place = f"{image}/../some.ome.zarr"
     results = vp.predict(bright, some.open_volume(), place, output="softmax", **WINDOW)
 
     assert [*results] == ["a t0", "a t2"]

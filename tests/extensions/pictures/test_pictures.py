@@ -440,3 +440,19 @@ def test_the_bars_of_a_diagnosis_mark_its_limit():
     assert diagnosis.headline in page
     assert page.count("limit</td>") == 1
     assert "sum of fetch + resample" in page
+
+
+def test_all_of_many_labels_have_outlines():
+    """Instances of a microscope: the sides between each of 36 labels and others, touching too."""
+    pytest.importorskip("matplotlib")
+    label = np.zeros((24, 24, 1), "u4")
+    for number, (i, j) in enumerate(np.ndindex(6, 6)):
+        label[4 * i : 4 * i + 2, 4 * j : 4 * j + 2] = 70_000 + number
+    label[0:2, 2:4] = 90_000  # touches two
+    figure = vp.show(vp.Volume(np.zeros((24, 24, 1), "u1"), affine=np.eye(4)), label=label)
+    sides = [side for one in figure.axes[0].collections for side in one.get_segments()]
+
+    assert len(sides) == 36 * 8 + 8 - 4
+    assert all(np.abs(np.diff(side, axis=0)).sum() == pytest.approx(1) for side in sides)
+    places = {tuple(np.ravel(side).round(3).tolist()) for side in sides}
+    assert len(places) == len(sides)
