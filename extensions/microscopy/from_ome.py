@@ -219,6 +219,10 @@ class FromOme(CaseFinder):
         return [case for image in images for case in self._cases_of(image)]
 
     def _cases_of(self, image: OmeImage) -> Iterator[dict[str, Any]]:
+        axes, own = self._how.get("axes"), "".join(image.sizes)
+        if image.is_node and axes not in (None, own):
+            msg = f"from_ome(axes={axes!r}) contradicts image {image.name}, which has {own!r}"
+            raise SampleError(msg, do="Leave axes= out: OME-Zarr names its axes.")
         keys = {key: name for key, name in self.labels.items() if self._has(image, key, name)}
         count, times = image.sizes.get("t", 1), self._complete_times(image)
         if isinstance(self.time, int) and self.time >= count:

@@ -354,3 +354,15 @@ def test_a_label_takes_the_place_of_its_image(tmp_path):
 
     assert like["label"].spacing == like["image"].spacing
     assert both["image"].spacing == both["label"].spacing == (2, 2, 5)
+
+
+def test_axes_that_contradict_a_file_are_refused(tmp_path):
+    """OME-Zarr names its axes; the same names are accepted."""
+    place = write_image(tmp_path / "a.zarr", VOXELS, "tczyx", 3)
+
+    with pytest.raises(SampleError, match=r"axes='tcxyz'.*image a, which has 'tczyx'"):
+        list(vp.from_ome(place, axes="tcxyz"))
+    assert len(list(vp.from_ome(place, axes="tczyx"))) == len(VOXELS)
+    for same in ("all", "channels"):
+        (sample,) = vp.from_ome(place, time=same)
+        assert sample["image"].shape[0] == VOXELS.shape[0] * VOXELS.shape[1]
