@@ -173,7 +173,7 @@ CURES = {
         "Store the volumes anew by `voxpipe convert`: its codec (lz4hc) decodes several times as "
         "fast as zstd. Or store .nii or .npy uncompressed: these are mapped and not decoded."
     ),
-    "resample": "Pass smaller patches and fewer value ops, or use more cores.",
+    "resample": "Check the kernel by `voxpipe doctor`. Pass smaller patches, or use more cores.",
     "functions": "Make your functions cheaper. Profile() among the adapters times each of them.",
     "transport": "Raise the batch size: each batch is handed over at once.",
     "consumer": "Make your step lighter: it takes longest in its process.",

@@ -116,7 +116,7 @@ def test_a_file_of_another_format_is_named(tmp_path, capsys, name, kind):
         Volume(place).probe()
 
 
-@pytest.mark.parametrize("name", ["out.nii.gz", "out.nii", "out.h5", "out.NPY", "out.zarr.zip"])
+@pytest.mark.parametrize("name", ["out.nii.gz", "out.nii", "out.h5", "out.NPY"])
 def test_a_name_of_another_format_is_refused(flat, name):
     """Nothing would open the folder by that name."""
     with pytest.raises(UnknownFormat, match=r"Call it .*out\.nii\.zarr"):
