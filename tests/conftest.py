@@ -246,6 +246,8 @@ def nothing_left_behind():
     forget_hints()
     before, encoding = leftovers.alive(), locale.nl_langinfo(locale.CODESET)
     yield
+    if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
+        pyplot.close("all")  # it keeps figures, and warns of the twenty-first
     left = leftovers.left_behind(before)
     now = locale.nl_langinfo(locale.CODESET)
     if now != encoding:
