@@ -17,7 +17,7 @@ from ..formats.tiff_metadata import MAY_MISS_PLANES
 from .ome_metadata import LABELS, OmeNode, join
 from .tiff_sequence import SUFFIXES, is_pattern
 from .time_points import at_time
-from .zipped_zarr import reader_of, split_zip
+from .zipped_zarr import split_zip
 
 
 def open_view(
@@ -74,10 +74,10 @@ def _at_label(request: BackendRequest, name: str, label: Any) -> BackendRequest:
     place = os.fspath(request.path) if request.path else request.uri or ""
     OmeNode.at(place, request.storage_options).label(label)
     there = join(place, path)
-    own: dict[str, Any] = {**vars(request), **reader_of(there)}
-    if request.path is None:
-        return BackendRequest(**{**own, "uri": there, "remote_zarr_uri": there})
-    return BackendRequest(**{**own, "path": type(request.path)(there)})
+    own: dict[str, Any] = {"uri": there, "remote_zarr_uri": there}
+    if request.path is not None:
+        own = {"path": type(request.path)(there)}
+    return BackendRequest(**{**vars(request), **own})
 
 
 def _is_view(request: BackendRequest) -> bool:

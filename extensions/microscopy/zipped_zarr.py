@@ -20,8 +20,6 @@ from ...volumes.formats.zarr_nodes import METADATA_FILES
 from ...volumes.registry import BackendRequest
 
 ZIP_SUFFIXES = (".zarr.zip", ".ozx")
-READER = "zarr-zip-part"
-"""Name of the backend of parts: the path of a part at a URL does not select it."""
 _ARCHIVE = re.compile(r"(.+?(?:\.zarr\.zip|\.ozx))(?:/(.*?))?/*", re.IGNORECASE)
 
 
@@ -37,12 +35,6 @@ def split_zip(place: str) -> tuple[str, str] | None:
     if match is None or (not is_url(place) and os.path.isdir(match[1])):
         return None
     return match[1], match[2] or ""
-
-
-def reader_of(place: str) -> dict[str, Any]:
-    """Return the options of ``Volume`` that open a part of an archive."""
-    parts = split_zip(place)
-    return {"reader": READER} if parts is not None and parts[1] else {}
 
 
 class ZippedFolder:
@@ -101,8 +93,7 @@ def open_part(request: BackendRequest, name: str, level: Any = 0, axes: Any = No
     VolumeNotFound
         There is no archive, or it has no such group or array.
     """
-    place = os.fspath(request.path) if request.path else request.uri or ""
-    parts = split_zip(place)
+    parts = split_zip(_place_of(request))
     if parts is None:
         raise VolumeNotFound(f"{name} is no part of {' or '.join(ZIP_SUFFIXES)}.")
     archive, folder = parts
@@ -120,11 +111,13 @@ def open_part(request: BackendRequest, name: str, level: Any = 0, axes: Any = No
 
 
 def _is_part(request: BackendRequest) -> bool:
-    """Whether a request names a part of a local archive by its path."""
-    if request.path is None:
-        return False
-    parts = split_zip(os.fspath(request.path))
+    """Whether a request names a part of an archive by its path or URL."""
+    parts = split_zip(_place_of(request))
     return parts is not None and bool(parts[1])
 
 
-FORMATS = Format(READER, (), open_part, ("level", "axes"), matches=_is_part, rank=-2)
+def _place_of(request: BackendRequest) -> str:
+    return os.fspath(request.path) if request.path else request.uri or ""
+
+
+FORMATS = Format("zarr-zip-part", (), open_part, ("level", "axes"), matches=_is_part, rank=-2)

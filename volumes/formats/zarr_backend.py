@@ -488,6 +488,7 @@ def open_zarr(request: BackendRequest, name: str, level: Any = 0, axes: Any = No
     return backend
 
 
+_IN_ARCHIVE = re.compile(r"\.(?:zarr\.zip|ozx)/", re.IGNORECASE)
 # An array in a folder that may be an image.
 _PARENT = re.compile(r"(.*\.zarr(?:/[^?#]+)?)/[^/?#]+/?")
 
@@ -532,7 +533,10 @@ def _is_zarr(request: BackendRequest) -> bool:
         return True
     if request.path is None:
         # A URL without a suffix may be a folder; its metadata decide.
-        folder = "." not in public_name(request.uri or "").rstrip("/").rpartition("/")[2]
+        name = public_name(request.uri or "").rstrip("/")
+        folder = "." not in name.rpartition("/")[2]
+        if _IN_ARCHIVE.search(name):
+            return False
         return request.remote_zarr_uri is not None or (bool(request.uri) and folder)
     place = os.fspath(request.path)
     if os.path.isdir(place):

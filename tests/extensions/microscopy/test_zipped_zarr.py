@@ -19,6 +19,14 @@ IMAGE = np.arange(2 * 4 * 6 * 5, dtype=np.uint16).reshape(2, 4, 6, 5)
 LABEL = (IMAGE[0] % 3).astype(np.uint8)
 
 
+def upload(path, folder):
+    """Copy an archive into memory, and return its URL."""
+    url = f"memory://zipped-{folder.name}/{os.path.basename(path)}"
+    with open(path, "rb") as file:
+        fsspec.filesystem("memory").pipe(url.partition(":/")[2], file.read())
+    return url
+
+
 def archive(folder, suffix):
     """Zip a folder, and return the archive."""
     packed = shutil.make_archive(str(folder), "zip", folder)
@@ -45,11 +53,7 @@ def with_levels(path, version=3):
 @pytest.mark.parametrize("is_far", [False, True])
 def test_labels_and_levels(tmp_path, suffix, version, is_far):
     path = archive(with_levels(tmp_path / "a", version), suffix)
-    if is_far:
-        url = f"memory://zipped-{tmp_path.name}/a{suffix}"
-        with open(path, "rb") as file:
-            fsspec.filesystem("memory").pipe(url.partition(":/")[2], file.read())
-        path = url
+    path = upload(path, tmp_path) if is_far else path
     for level in (0, 1):
         image, label = (
             voxels[..., :: level + 1, :: level + 1].T for voxels in (IMAGE, LABEL[None])
@@ -66,8 +70,11 @@ def test_labels_and_levels(tmp_path, suffix, version, is_far):
         vp.Volume(path, label="nucleus").shape  # noqa: B018  reading the property opens it
 
 
-def test_a_path_inside_of_an_archive(tmp_path):
-    path = archive(with_levels(tmp_path / "a"), ".ozx")
+@pytest.mark.parametrize("suffix", [".ozx", ".zarr.zip"])
+@pytest.mark.parametrize("is_far", [False, True])
+def test_a_path_inside_of_an_archive(tmp_path, suffix, is_far):
+    path = archive(with_levels(tmp_path / "a"), suffix)
+    path = upload(path, tmp_path) if is_far else path
     np.testing.assert_array_equal(vp.Volume(f"{path}/labels/nuclei").numpy()[0], LABEL.T)
     np.testing.assert_array_equal(
         vp.Volume(f"{path}/1", axes="czyx").numpy(), np.moveaxis(IMAGE[..., ::2, ::2].T, -1, 0)
@@ -78,6 +85,24 @@ def test_a_path_inside_of_an_archive(tmp_path):
         vp.from_ome(tmp_path / "none.ozx")
     with pytest.raises(VolumeNotFound, match="there is no file"):
         vp.Volume(tmp_path / "none.ozx", label="nuclei").probe()
+
+
+@pytest.mark.parametrize("is_far", [False, True])
+def test_time_points_of_labels(tmp_path, is_far):
+    """Each time point of an image has that of its label."""
+    voxels = np.stack([IMAGE[:1], IMAGE[1:]])
+    labels = np.stack([LABEL, LABEL + 1])
+    write_image(tmp_path / "a", voxels, "tczyx", 3, {"nuclei": (labels, "tzyx")})
+    path = archive(tmp_path / "a", ".ozx")
+    path = upload(path, tmp_path) if is_far else path
+
+    samples = [*vp.from_ome(path, label="nuclei").open_volume()]
+    part = vp.Volume(f"{path}/labels/nuclei", time=1, kind="label")
+
+    for number, sample in enumerate(samples):
+        np.testing.assert_array_equal(sample["image"].realize()[0], voxels[number, 0].T)
+        np.testing.assert_array_equal(sample["label"].realize()[0], labels[number].T)
+    np.testing.assert_array_equal(part.numpy()[0], labels[1].T)
 
 
 def test_plates_and_folders_of_archives(tmp_path):
@@ -91,9 +116,7 @@ def test_plates_and_folders_of_archives(tmp_path):
     samples = [*vp.from_ome(tmp_path, label="nuclei").open_volume()]
     assert [sample.case for sample in samples] == names
     np.testing.assert_array_equal(samples[2]["image"].realize()[0], IMAGE[0].T + 1)
-    url = f"memory://plate-{tmp_path.name}/p.ozx"
-    with open(path, "rb") as file:
-        fsspec.filesystem("memory").pipe(url.partition(":/")[2], file.read())
+    url = upload(path, tmp_path)
     far = [*vp.from_ome(url, label="nuclei").open_volume()]
     assert [sample.case for sample in far] == ["A/1/0", "A/1/1"]
     np.testing.assert_array_equal(far[1]["image"].realize()[0], IMAGE[0].T + 1)
