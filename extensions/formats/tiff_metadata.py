@@ -86,11 +86,6 @@ def _is_named(file: Any, image: Any) -> bool:
     return image.kind not in PLAIN or any("axes" in one for one in file.shaped_metadata or ())
 
 
-def _stated_axes(file: Any, image: Any, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes of a series if metadata name them, x and y among them; else none."""
-    return axes if {"x", "y"} <= {*axes} and _is_named(file, image) else ()
-
-
 def _has_guess(file: Any, image: Any) -> bool:
     """Whether planes have the tags of colours that tifffile writes for any 3 or 4 planes."""
     page = image.keyframe
@@ -103,7 +98,7 @@ def facts_of(
 ) -> tuple[tuple[str, ...], tuple[float, str], bool, tuple[str, ...]]:
     """Return names of channels, the step in time, whether planes may be colours, and named axes."""
     facts = _labels_of_channels(file, series), _time_step(file, series), _has_guess(file, image)
-    return *facts, _stated_axes(file, image, axes)
+    return *facts, axes if {"x", "y"} <= {*axes} and _is_named(file, image) else ()
 
 
 def unread_sizes(file: Any, series: int) -> list[str]:

@@ -37,7 +37,7 @@ from .tiff_sequence import (
     has_fields,
     without_word,
 )
-from .zipped_zarr import ZIP_SUFFIXES, reader_of, split_zip
+from .zipped_zarr import ZIP_SUFFIXES, split_zip
 
 IMAGE, LABEL = "image", "label"
 _ENDS = (
@@ -209,7 +209,8 @@ class FromOme(CaseFinder):
         if not images:
             msg = f"there is no image of OME-Zarr or OME-TIFF below {public_name(self.location)}"
             is_there = is_url(self.location) or os.path.exists(self.location)
-            do = "Check the folder; vp.from_cases() takes paths of other formats."
+            do = "Planes in files of their own need a pattern, 'exp/img_t{t}_z{z}.tif'. "
+            do += "vp.from_cases() takes paths of other formats."
             raise VolumeNotFound(msg, do=do if is_there else path_hint(self.location))
         lacking = [image for image in images if image.missing is not None]
         if lacking and len(lacking) == len(images):  # no image has a complete time point
@@ -270,7 +271,7 @@ class FromOme(CaseFinder):
         return is_zarr and OmeNode.at(place, self.storage_options).is_image
 
     def _volume(self, image: OmeImage, time: Any) -> Volume:
-        options = {**image.options, **_reader_of(image.place)}
+        options = dict(image.options)
         if image.sizes.get("t", 1) > 1 and time is not None:
             options["time"] = time
         elif image.files is not None or image.sizes.get("t", 1) > 1:
@@ -286,8 +287,7 @@ class FromOme(CaseFinder):
         if isinstance(self.level, int) and self.level:
             own = OmeNode.at(image.place, self.storage_options).spatial_shapes()
             level = _level_alike(node.spatial_shapes(), own, self.level)
-        options: dict[str, Any] = _reader_of(place)
-        options |= {"level": level} if level else {}
+        options: dict[str, Any] = {"level": level} if level else {}
         count, of_image = sizes.get("t", 1), image.sizes.get("t", 1)
         if count < of_image and not isinstance(self.time, int):
             group = f"label group {name!r} of image {image.name}"
@@ -354,11 +354,6 @@ def _level_alike(labels: Sequence[Any], image: Sequence[Any], level: int) -> int
     return labels.index(image[level]) if image[level] in labels else level
 
 
-def _reader_of(place: str) -> dict[str, Any]:
-    """Return the options for a part of an archive at a URL; a local path names it itself."""
-    return reader_of(place) if is_url(place) else {}
-
-
 def _sizes_of(volume: Volume) -> dict[str, int]:
     """Return the lengths of the axes of an image of OME-Zarr, by letter; empty for others."""
     source = volume.located_source
@@ -399,11 +394,14 @@ def images_below(
     ``how`` has options of the readers of TIFF.
     """
     if has_fields(root) and (is_url(root) or not os.path.exists(root)):
-        gaps = {key: value for key, value in how.items() if key == "allow_gaps"}
-        files = files_of_pattern(root, options, **gaps)
+        files = files_of_pattern(root, options, allow_gaps=how.get("allow_gaps", False))
         sizes = dict(zip(files.axes, map(len, files.values), strict=True))
+        if "t" not in sizes:  # each file may hold all time points
+            own = {key: axes[len(sizes) :] for key, axes in how.items() if key == "axes"}
+            first = next(_of_tiff(files.existing[0], "", options, own))
+            sizes |= {"t": first.sizes["t"]} if "t" in first.sizes else {}
         name = without_word(posixpath.basename(root).partition("{")[0]) or "image"
-        yield OmeImage(root, name, sizes, options=gaps, files=files)
+        yield OmeImage(root, name, sizes, options=how, files=files)
         return
     if public_name(root).lower().endswith(SUFFIXES):
         yield from _of_tiff(root, plain(posixpath.basename(public_name(root))), options, how)

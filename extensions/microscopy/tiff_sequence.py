@@ -38,8 +38,10 @@ from ...volumes.chunks.ranged_chunks import RangedChunks
 from ...volumes.formats.chunked_backend import (
     ChunkedBackend,
     Layout,
+    check_axes,
     chunked_header,
     named_layout,
+    refuse_other_axes,
 )
 from ...volumes.formats.raw import RawHeader, SplitRaw
 from ...volumes.formats.stored_file import (
@@ -226,7 +228,8 @@ def files_of_pattern(
         place = system.unstrip_protocol(match) if is_url(pattern) else match
         parts = None if is_folder else regex.search(place.replace(os.sep, "/"))
         if parts is not None:
-            values = tuple(_value(axis, parts[axis]) for axis in axes)
+            texts = parts.group(*axes) if len(axes) > 1 else [parts[axes[0]]]
+            values = tuple(int(text) if text.isdecimal() else text for text in texts)
             if values in by_value:
                 raise _two_of_one(by_value[values], place)
             by_value[values] = place
@@ -239,17 +242,13 @@ def files_of_pattern(
 def _wrong_fields(pattern: str, letters: Sequence[str]) -> SampleError:
     """Return the error of a pattern with unknown, repeated or no placeholders."""
     usual, unknown = few_names(f"{{{axis}}}" for axis in _AXES), sorted({*letters} - {*_AXES})
+    fields = few_names(f"{{{letter}}}" for letter in unknown or letters) or "no field"
     do = f"Write each of {usual} at most once, and one of them."
-    if not unknown:
-        msg = f"the pattern {public_name(pattern)} has the placeholders {few_names(letters)}"
-        return SampleError(msg, do=do)
-    fields = few_names(f"{{{letter}}}" for letter in unknown)
-    msg = f"the pattern {public_name(pattern)} has {fields}, and the known fields are {usual}"
-    lower = [letter for letter in unknown if letter.lower() in _AXES]
-    if lower:
-        do = f"Write {{{lower[0].lower()}}} for {{{lower[0]}}}."
-    else:
+    if unknown:
         do = f"Write the number in place of {{{unknown[0]}}}; each position is a volume of its own."
+    if lower := [letter for letter in unknown if letter.lower() in _AXES]:
+        do = f"Write {{{lower[0].lower()}}} for {{{lower[0]}}}."
+    msg = f"the pattern {public_name(pattern)} has {fields}, and the known fields are {usual}"
     return SampleError(msg, do=do)
 
 
@@ -266,10 +265,6 @@ def _regex(pattern: str) -> re.Pattern[str]:
     return re.compile("".join([*pieces, re.escape(text[end:]), "$"]))
 
 
-def _value(axis: str, text: str) -> Coordinate:
-    return int(text) if axis != "c" or text.isdecimal() else text
-
-
 def files_of_folder(folder: str, name: str, *, allow_gaps: bool = False) -> PlaneFiles:
     """Return the planes of a local folder: all TIFF files, by the one number that differs.
 
@@ -280,7 +275,8 @@ def files_of_folder(folder: str, name: str, *, allow_gaps: bool = False) -> Plan
     VolumeNotFound
         Numbers are missing.
     """
-    names = sorted(_names_in(folder), key=natural_key)
+    every = (name for name in os.listdir(folder) if not name.startswith("."))
+    names = sorted((n for n in every if n.lower().endswith(SUFFIXES)), key=natural_key)
     split = [_NUMBER.split(each) for each in names]
     texts = {tuple(parts[::2]) for parts in split}
     if len(texts) > 1:
@@ -313,12 +309,6 @@ def files_of_folder(folder: str, name: str, *, allow_gaps: bool = False) -> Plan
             raise _two_of_one(by_value[(int(number),)], each)
         by_value[(int(number),)] = os.path.join(folder, each)
     return _in_order(("z",), by_value, name, allow_gaps=allow_gaps)
-
-
-def _names_in(folder: str) -> list[str]:
-    with os.scandir(folder) as entries:
-        every = (entry.name for entry in entries)
-        return [n for n in every if n.lower().endswith(SUFFIXES) and not n.startswith(".")]
 
 
 def _suggestion(parts: Sequence[str], varying: Sequence[int], axes: str = _AXES) -> str:
@@ -469,6 +459,7 @@ def open_sequence(
     pattern: str | None = None,
     time: Any = None,
     allow_gaps: bool = False,
+    axes: Any = None,
 ) -> Backend:
     """Return the backend of the planes of a folder, or of the files of a pattern."""
     whole = planes_of(request, name, pattern, allow_gaps=allow_gaps)
@@ -479,6 +470,8 @@ def open_sequence(
     every = [_file_at(place, request) for place in files.places]
     image, segments, decoders = read_planes(every, name)
     warn_of_colours(image, name, "Write a stack by tifffile with photometric='minisblack'.")
+    if axes is not None:
+        image = _with_axes(axes, image, whole, name)
     lead = tuple(map(len, files.values))
     letters = (*files.axes, *image.axes)
     if len({*letters}) < len(letters):
@@ -499,6 +492,18 @@ def open_sequence(
     elif request.path is not None:
         backend.folder = PatternVersion(partial(planes_of, request, name, pattern), places)
     return at_time(backend, time, name) if in_files else backend
+
+
+def _with_axes(axes: Any, image: TiffImage, files: PlaneFiles, name: str) -> TiffImage:
+    """Return the image of one file with the axes that ``axes=`` gives it, after those of files."""
+    count = len(files.axes)
+    letters = check_axes(axes, (*map(len, files.values), *image.shape), name)
+    if tuple(letters[:count]) != files.axes:
+        msg = f"axes={axes!r} was given for {name}, whose files lie along {', '.join(files.axes)}"
+        do = "If their numbers count something else, write a pattern, ⟦pattern='f{t}.tif'⟧."
+        raise SampleError(msg, do=do)
+    refuse_other_axes(letters[count:], image.file_axes, image.shape, name)
+    return replace(image, axes=tuple(letters[count:]))
 
 
 def _backend(
@@ -526,15 +531,8 @@ def _backend(
         file, segment = divmod(number, per_file)
         return np.asarray(decoders[file](data, segment))
 
-    whole = replace(
-        image,
-        shape=shape,
-        chunks=chunks,
-        axes=letters,
-        files=tuple(keys),
-        places=table,
-        decode_segment=decode_segment,
-    )
+    own: dict[str, Any] = {"shape": shape, "chunks": chunks, "axes": letters, "places": table}
+    whole = replace(image, **own, files=tuple(keys), decode_segment=decode_segment)
     header = chunked_header(layout, chunks, image.dtype, name, image.affine)
     token = content_key(joined_key([one.cache_key for one in files]), ("sequence", lead))
     size = math.prod(chunks) * image.dtype.itemsize
@@ -585,7 +583,7 @@ def _is_folder(request: BackendRequest) -> bool:
         return any(n.lower().endswith(SUFFIXES) and not n.startswith(".") for n in names)
 
 
-_HOW = (open_sequence, ("pattern", "time", "allow_gaps"), "tifffile")
+_HOW = (open_sequence, ("pattern", "time", "allow_gaps", "axes"), "tifffile")
 FORMATS = (
     # Before the format of one TIFF, whose suffix a pattern has too.
     Format("tiff-sequence", (), *_HOW, matches=_is_pattern, rank=-1),

@@ -143,6 +143,42 @@ def test_stacks_of_planes_may_be_times(tmp_path):
     np.testing.assert_array_equal(volume.numpy()[1].T, PLANES[1:4])
 
 
+def test_axes_name_those_of_files_and_then_those_in_each(tmp_path):
+    """They may repeat those of the folder, and name axes that a file leaves open."""
+    folder = stack(tmp_path / "stack", PLANES[:3])
+    for c in range(2):
+        tifffile.imwrite(tmp_path / f"c{c}.tif", PLANES[3 * c :][:3], photometric="minisblack")
+    movie = f"{tmp_path}/c{{c}}.tif"
+
+    assert vp.Volume(folder, axes="zyx").shape == (1, 50, 40, 3)
+    np.testing.assert_array_equal(vp.Volume(folder, axes="zxy").numpy()[0, ..., 1], PLANES[1])
+    voxels = vp.Volume(movie, axes="ctyx", time=2).numpy()
+    np.testing.assert_array_equal(voxels[1, ..., 0].T, PLANES[5])
+    for axes, words in (("tyx", "lie along z"), ("yx", "names 2 axes"), ("cyx", "lie along z")):
+        with pytest.raises(SampleError, match=words):
+            vp.Volume(folder, axes=axes).probe()
+    with pytest.raises(SampleError, match="lie along c"):
+        vp.Volume(movie, axes="tzyx").probe()
+
+
+def test_files_of_channels_may_hold_the_times(tmp_path):
+    """Each time is a case of from_ome(), by axes= or by the names in the files."""
+    for folder, how in (("open", {}), ("named", {"imagej": True, "metadata": {"axes": "TYX"}})):
+        (tmp_path / folder).mkdir()
+        for c in range(2):
+            name = tmp_path / folder / f"c{c}.tif"
+            tifffile.imwrite(name, PLANES[3 * c :][:3], photometric="minisblack", **how)
+        place = f"{tmp_path}/{folder}/c{{c}}.tif"
+        axes = None if how else "ctyx"
+
+        samples = [*vp.from_ome(place, axes=axes).open_volume()]
+
+        assert [sample.case for sample in samples] == ["image t0", "image t1", "image t2"]
+        for time, sample in enumerate(samples):
+            voxels = sample["image"].realize()[..., 0].transpose(0, 2, 1)
+            np.testing.assert_array_equal(voxels, PLANES[[time, 3 + time]])
+
+
 def remote(folder):
     """Copy a folder to the memory of this process; return its URL."""
     import fsspec
