@@ -48,20 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     own = {"num_workers": arguments.num_workers, "voxels": arguments.voxels, "timeout": timeout}
     report = target.report(check, only_bad=True, **own)
     if arguments.json:
-        print_json(_facts_of(report))
+        document = {"checked": report.volumes, "bad": [*map(document_of, report.bad)]}
+        document["spacings"] = {key: [*sizes] for key, sizes in report.lengths.items()}
+        print_json(document | {"likely_labels": report.likely_labels})
     else:
         print_text(report)
     remark_likely_labels(report)
     if not arguments.voxels:
         remark("headers only; --voxels also finds damage inside of files")
     return 0 if report.ok else 1
-
-
-def _facts_of(report: Any) -> dict[str, Any]:
-    """Return the findings of bad volumes as a JSON document."""
-    return {
-        "checked": report.volumes,
-        "bad": [document_of(finding) for finding in report.bad],
-        "spacings": {key: [*sizes] for key, sizes in report.lengths.items()},
-        "likely_labels": report.likely_labels,
-    }

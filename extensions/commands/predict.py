@@ -198,14 +198,10 @@ def _case_of(source: Any) -> str:
     return next(str(name) for name, _ in from_cases([{"image": source}]).each_case())
 
 
-def _three(patch: Sequence[int]) -> tuple[int, ...]:
-    return tuple(patch) if len(patch) > 1 else tuple(patch) * 3
-
-
 def _refuse_other_windows(model: Any, patch: Sequence[int] | None) -> None:
     """Raise ``UsageError`` if a program of one window size shall take another."""
     window = getattr(model, _WINDOW, None)
-    if patch and window and _three(patch) != tuple(window):
+    if patch and window and tuple(patch) * (1 if len(patch) > 1 else 3) != tuple(window):
         sizes = " ".join(map(str, window))
         msg = f"the program takes windows of {sizes}, and --patch is {' '.join(map(str, patch))}"
         raise UsageError(msg, do=f"Leave --patch out, or give --patch {sizes}.")

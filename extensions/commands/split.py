@@ -199,7 +199,12 @@ def _divided_image(cases: Sequence[Case], folds: Sequence[int]) -> str | None:
 
 
 def _cases_in(target: Any) -> list[Case]:
-    """Return the cases of a pipe, a loader or a list: names, and values as they are."""
+    """Return the cases of a pipe, a loader or a list: names, and values as they are.
+
+    Each ``map()`` and ``filter()`` right after the source may change them.
+    """
+    from torch.utils.data.datapipes.iter import Filter, Mapper
+
     from ...dataloader2 import DataLoader2
     from ...datapipes.case_lists import pipe_of
     from ...graph import parents_of, walk
@@ -209,12 +214,20 @@ def _cases_in(target: Any) -> list[Case]:
         msg = f"{target.name} is one volume, and folds divide several cases"
         raise UsageError(msg, do="Give a folder, a glob in quotes, a table or a manifest.")
     target = target.datapipe if isinstance(target, DataLoader2) else target
-    sources = [pipe for pipe in walk(pipe_of(target, None)) if not parents_of(pipe)]
+    pipes = [*walk(pipe_of(target, None))]
+    sources = [pipe for pipe in pipes if not parents_of(pipe)]
     each_case = getattr(sources[0], "each_case", None)
     if len(sources) != 1 or each_case is None:
         msg = "the cases of this chain are not known before it runs"
         raise SampleError(msg, do="Give a folder, a glob, a table or a manifest.")
-    return [{**case, "case": name} for name, case in each_case()]
+    last = sources[0]
+    while after := [one for one in pipes if last in parents_of(one)]:
+        if not isinstance(after[0], (Filter, Mapper)):
+            break
+        last = after[0]
+    if last is sources[0]:
+        return [{**case, "case": name} for name, case in each_case()]
+    return [{**sample, "case": sample.case} for sample in last]
 
 
 def _as_json(case: Case) -> Case:

@@ -199,3 +199,22 @@ def test_time_points_of_an_image_in_several_folds_are_named(tmp_path, monkeypatc
     assert "--group image" in shown
     assert main([*names, "--group", "image"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_functions_right_after_the_source_change_the_cases(tmp_path, monkeypatch, capsys):
+    """A function may add the column of a group, or leave cases out."""
+    (tmp_path / "mapped.py").write_text(
+        "import numpy as np, voxpipe as vp\n"
+        "def add(sample):\n"
+        "    return sample.with_data(specimen=sample.case[0])\n"
+        "names = 'a1 a2 b1 b2 c'.split()\n"
+        "cases = [{'case': name, 'image': np.zeros((2, 2, 2))} for name in names]\n"
+        "pipe = vp.from_cases(cases).filter(lambda s: s.case != 'c').map(add).open_volume()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    line = "split mapped.py:pipe --folds 2 --format names --group specimen --json"
+
+    assert main(line.split()) == 0
+
+    folds = json.loads(capsys.readouterr().out)
+    assert {tuple(sorted(folds[f"val_{n}"])) for n in (0, 1)} == {("a1", "a2"), ("b1", "b2")}
