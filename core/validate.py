@@ -48,7 +48,9 @@ def parse_range(
     if not is_range:
         return floats[0]
     if floats[0] > floats[1]:
-        raise ValueError(f"{name} takes a range (low, high) with low <= high, got {value!r}")
+        each = ", ".join(f"({v:g}, {v:g})" for v in floats)
+        hint = f"; for a value of each of two axes write ({each})"
+        raise ValueError(f"{name} takes a range (low, high) with low <= high, got {value!r}{hint}")
     return (floats[0], floats[1])
 
 

@@ -223,7 +223,8 @@ class PatchSampler(DataPipe):
         self.allow_smaller = allow_smaller
         self._length: int | None = None
         sizes: dict[str, Any] = {"size": size, "overlap": overlap, "region": region, "align": align}
-        plane = fill_plane(sizes, {"size": 1, "overlap": 0, "region": 1, "align": 1})
+        with locate_errors(self):
+            plane = fill_plane(sizes, {"size": 1, "overlap": 0, "region": 1, "align": 1})
         if plane:
             self.parent = in_plane(parent, self.origin)
         with locate_errors(self, is_flat=bool(plane)):

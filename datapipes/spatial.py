@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..core import CallSite, Sample
 from ..core.call_site import warn
 from ..core.errors import ExtraInterpolation, SampleError, missing_key_hint
-from ..core.grid import GRID_TOLERANCE
 from ..core.sample import META
 from ..core.validate import as_keys, entries_of
 from ..graph import Pipe, parents_of
@@ -109,8 +109,8 @@ class SpatialPipe(OpPipe):
     def complete(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments for three axes; values for two put ``to_axes()`` before the pipe."""
         name = self.form_name
-        whole = fill_plane(arguments, NEUTRAL.get(name, {}))
-        whole |= fill_plane(arguments, NEUTRAL_OF_RANGES.get(name, {}), may_be_range=True)
+        with locate_errors(self):
+            whole = fill_plane(arguments, NEUTRAL.get(name, {}), NEUTRAL_OF_RANGES.get(name, {}))
         if whole:
             self.parent = in_plane(self.parent, self.origin)
         elif name in _ANGLES and is_in_plane(self.parent):
@@ -419,15 +419,25 @@ _ANGLES = {"augment": "rotate", "rotate": "degrees"}
 
 
 def fill_plane(
-    arguments: Mapping[str, Any], neutral: Mapping[str, Any], *, may_be_range: bool = False
+    arguments: Mapping[str, Any],
+    neutral: Mapping[str, Any],
+    of_ranges: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the arguments that have one value for each axis of 2-D data, with a third value."""
-    whole = {}
-    for name, last in neutral.items():
+    """Return the arguments that have one value for each axis of 2-D data, with a third value.
+
+    Two numbers of an argument in ``of_ranges`` are a range.
+    """
+    whole, others = dict[str, Any](), []
+    for name, last in {**neutral, **of_ranges}.items():
         each = entries_of(arguments.get(name))
-        is_range = may_be_range and not any(v is None or entries_of(v) for v in each)
+        is_range = name in of_ranges and not any(v is None or entries_of(v) for v in each)
         if len(each) == 2 and not is_range:
             whole[name] = (*each, last(each) if callable(last) else last)
+        elif len(each) == 3:
+            others.append(name)
+    if whole and others:
+        msg = f"{next(iter(whole))}= has two values, and {others[0]}= three"
+        raise SampleError(msg, do="Give one value, or one for each axis of the data.")
     return whole
 
 
@@ -504,7 +514,7 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         for key in sorted(targets):
             own = TransformChain({like: firsts[like].volume})
             own.refuse_unplaced(firsts[key].volume, key=key)
-        same = [k for k, g in grids.items() if g.distance_in_voxels(grids[like]) <= GRID_TOLERANCE]
+        same = [key for key, grid in grids.items() if not grid.difference(grids[like])]
         warn_of_axes({key: firsts[key].volume for key in same})
         references = {key: firsts[key].volume for key in lazy if key not in targets}
         chain = replace(firsts[like].pending, references={like: firsts[like].volume, **references})

@@ -138,7 +138,8 @@ class Elastic(WithUnit):
         return plan.displace(control, matrix)
 
     def describe(self) -> str:
-        spacing = self.spacing if isinstance(self.spacing, tuple) else f"{self.spacing:g}"
+        each = [f"{distance:g}" for distance in entries_of(self.spacing) or [self.spacing]]
+        spacing = f"({', '.join(each)})" if len(each) > 1 else each[0]
         unit = "" if self.unit in ("mm", "voxel") else f" {self.unit}"
         return f"elastic {self.amount} every {spacing}{unit}{in_words(self.space, self.p)}"
 

@@ -235,9 +235,8 @@ def lies_outside(grid: Grid, other: Grid) -> bool:
     """Return whether all of ``other`` is beyond one side of ``grid``, in the world."""
     if grid.is_singular or other.is_singular:
         return False
-    faces = other.corners() + np.where(other.corners() > 0, 0.5, -0.5)
     across = np.linalg.solve(grid.affine, other.affine)
-    places = faces @ across[:3, :3].T + across[:3, 3]
+    places = other.corners() @ across[:3, :3].T + across[:3, 3]
     ends = np.array(grid.shape) - 0.5
     return bool(((places.max(axis=0) < -0.5) | (places.min(axis=0) > ends)).any())
 

@@ -6,6 +6,7 @@ To add one, write a frozen dataclass with these members in a file of its own, an
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,14 +117,16 @@ class Step(OpStep):
 
 # Values for the hidden axis of 2-D data, by op and argument.
 _BOX = {"start": 0, "size": 1, "end": 1, "center": 0, "slices": slice(None)}
+
 NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "center_crop": {"size": 1, "scale": 1},
     "crop": _BOX,
     "crop_or_pad": {"size": 1},
     "divisible_pad": {"k": 1},
-    "elastic": {"spacing": max},  # of both: nothing moves along the third
+    # Above both, a value that users do not give: no point moves along the third axis.
+    "elastic": {"spacing": lambda two: math.nextafter(max(two), math.inf)},
     "foreground_crop": {"margin": 0, "divisible": 1},
-    "grid_distortion": {"cells": 1, "factors": (1.0,)},
+    "grid_distortion": {"factors": (1.0,), "cells": 1},
     "label_crop": {"size": 1},
     "pad": {"amount": 0, "size": 1},
     "resize": {"size": 1},
@@ -173,7 +176,7 @@ Size: TypeAlias = "int | Sequence[int]"
 MOST_VOXELS = 2**24
 """Limit of voxels along an axis: a mouse brain of 10 mm at 4 nm has 2.5 million."""
 
-_FORMS = "a number, (low, high), or three entries, each a number or (low, high)"
+_FORMS = "a number, (low, high), or one entry per axis, each a number or (low, high)"
 
 
 def as_amount(name: str, value: Any, *, positive: bool = False) -> Amount:

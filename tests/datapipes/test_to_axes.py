@@ -254,18 +254,14 @@ def test_values_for_two_axes(name):
 
 
 def test_fields_of_planes_have_two_distances():
-    """A third entry changes nothing; a range stays a range, and a volume refuses two."""
+    """A third of one cell changes nothing, and a volume refuses two."""
 
     def values(name, *args, **own):
         pipe = plane().lazy_patch((16, 16))
         return next(iter(getattr(pipe, name)(*args, **own)))["image"].realize()
 
-    pairs = (
-        (("elastic", (1, 2)), {"spacing": (8, 16)}, {"spacing": (8, 16, 16)}),
-        (("grid_distortion", 0.3), {"cells": (4, 2)}, {"cells": (4, 2, 1)}),
-    )
-    for call, two, three in pairs:
-        np.testing.assert_array_equal(values(*call, **two), values(*call, **three))
+    two, three = (values("grid_distortion", 0.3, cells=cells) for cells in ((4, 2), (4, 2, 1)))
+    np.testing.assert_array_equal(two, three)
     with pytest.raises(PatchSizeError, match="two numbers are a size of 2-D data"):
         next(iter(placed().lazy_patch(4).elastic(1, spacing=(8, 8))))["image"].realize()
 
@@ -356,6 +352,11 @@ THIRD = {
     "spacing": (lambda p: p.spacing((1, 1, 2)), "three values of spacing="),
     "elastic": (lambda p: p.elastic((0, 1, 2), spacing=8), "three values of amount="),
     "nodes": (lambda p: p.elastic(1, spacing=(8, 8, 4)), "three values of spacing="),
+    "largest": (lambda p: p.elastic(1, spacing=(5, 8, 8)), "three values of spacing="),
+    "factors": (
+        lambda p: p.grid_distortion(factors=((1, 1), (1, 1), (1, 1))),
+        "three values of factors=",
+    ),
     "cells": (lambda p: p.grid_distortion(cells=(4, 4, 4)), "three values of cells="),
     "pad": (lambda p: p.pad((1, 1, (0, 1))), "three values of amount="),
     "crop": (lambda p: p.random_crop((8, 8, 2)), "three values of size="),
@@ -371,6 +372,19 @@ def test_a_third_axis_of_two_dimensional_data_is_refused(name):
         next(iter(chain(plane().lazy_patch((16, 16))).batch_patches(1)))
     with pytest.raises(SampleError, match=words):
         next(iter(vp.DataLoader2(chain(plane()).batch_patches(1), [vp.adapters.ToAxes("yx")])))
+
+
+@pytest.mark.parametrize(
+    ("chain", "words"),
+    [
+        (lambda p: p.elastic((0, 1, 2), spacing=(8, 8)), "spacing= has two values, and amount="),
+        (lambda p: p.lazy_patch((8, 8), sampling="grid", overlap=(2, 2, 2)), "and overlap= three"),
+    ],
+)
+def test_two_values_of_one_argument_and_three_of_another_are_refused(chain, words):
+    """Neither is the number of axes."""
+    with pytest.raises(SampleError, match=words):
+        chain(plane())
 
 
 def test_draws_of_two_dimensional_data_are_printed_with_two_axes():
