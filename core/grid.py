@@ -106,8 +106,8 @@ class Grid:
         return centre
 
     def corners(self) -> NDArray[np.float64]:
-        """Return the (8, 3) voxel indices of the corner voxels' centres."""
-        ends = [(0, n - 1) for n in self.shape]
+        """Return the (8, 3) voxel indices of the corners, half a voxel outside of the centres."""
+        ends = [(-0.5, n - 0.5) for n in self.shape]
         return np.array(np.meshgrid(*ends, indexing="ij"), dtype=np.float64).reshape(3, -1).T
 
     def distance_in_voxels(self, other: Grid) -> float:
@@ -132,6 +132,25 @@ class Grid:
             farthest.append(shift + sum(max(end, 0.0) for end in ends))
         distances = list(map(abs, farthest))
         return max(distances) if math.isfinite(sum(distances)) else float("inf")
+
+    def difference(self, other: Grid) -> str:
+        """Return how another grid differs; empty if no corner is beyond ``GRID_TOLERANCE``."""
+        distance = self.distance_in_voxels(other)
+        if distance <= GRID_TOLERANCE:
+            return ""
+        if self.shape != other.shape:
+            return f"have different shapes, {self.shape} and {other.shape}"
+        return f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
+
+    def covers(self, other: Grid) -> bool:
+        """Whether this grid has the extent of another, within a voxel of either."""
+        to_other = np.linalg.pinv(other.affine) @ self.affine
+        corners = to_other[:3, :3] @ self.corners().T + to_other[:3, 3:]
+        lengths = np.array(other.shape)
+        off = np.maximum(abs(corners.min(axis=1) + 0.5), abs(corners.max(axis=1) - lengths + 0.5))
+        is_near = off <= np.maximum(1.0, abs(to_other[:3, :3]).max(axis=1)) + 1e-3  # rounding
+        # Planes have any thickness.
+        return bool((is_near | ((lengths == 1) & (min(self.shape) == 1))).all())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Grid):
@@ -186,9 +205,10 @@ def warn_beyond(name: str, unit: str, length: float, grid: Grid) -> None:
     Volumes of one power of ten count as one size, as those of a data set.
     """
     size = math.floor(math.log10(grid.longest))
+    others = "" if name == "spacing" else ', or unit="voxel"'
     text = (
         f"length-beyond-volume: {name} of {length:g} mm is more than the longest side of the "
         f'volume, {grid.longest:g} mm; the amount is in {unit}. Write unit="um", or another '
-        'unit of length, or unit="voxel".'
+        f"unit of length{others}."
     )
     _BEYOND.warn((name, unit, size), text, LikelyMistake)

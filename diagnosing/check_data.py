@@ -103,7 +103,9 @@ class CheckReport(Viewable):
     def __str__(self) -> str:
         summary = f"{self.volumes} checked, {len(self.bad)} bad"
         lines = [
-            f"{key}: {few_names(_with_name(*one, len(every) > 1) for one in every.items())}"
+            f"{key}: {few_names(f'{size} ({name})' for size, name in every.items())}"
+            if len(every) > 1
+            else f"{key}: {next(iter(every))}"
             for key, every in self.shown_lengths.items()
         ]
         return "\n".join([*(str(finding) for finding in self.bad), *lines, summary])
@@ -114,11 +116,6 @@ class CheckReport(Viewable):
         keys = self.lengths.items()
         has_unit = {key: not all(size.endswith(_NO_UNIT) for size in each) for key, each in keys}
         return {key: each for key, each in keys if len(each) > 1 or has_unit[key]}
-
-
-def _with_name(size: str, name: str, is_one_of_several: bool) -> str:
-    """Return a size of voxels, and the first volume of it where others have another."""
-    return f"{size}{f' ({name})' if is_one_of_several else ''}"
 
 
 @shows_progress("check", "volumes")

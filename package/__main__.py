@@ -105,7 +105,8 @@ class _Program(_Parser):
 
     def format_help(self) -> str:
         rows = ((name, load(point)) for name, point in sorted(self.points.items()))
-        lines = [f"  {name:10} {_first_line(module)}" for name, module in rows if module]
+        texts = {name: (module.__doc__ or "").strip() for name, module in rows if module}
+        lines = [f"  {name:10} {text.splitlines()[0].rstrip('.')}" for name, text in texts.items()]
         before, _, after = super().format_help().partition("positional arguments:")
         _, _, options = after.partition("\noptions:")
         return "\n".join([f"{before}commands:", *lines, f"\noptions:{options}"])
@@ -114,10 +115,6 @@ class _Program(_Parser):
 def _asks_for_json(arguments: Sequence[str]) -> bool:
     """Return whether ``--json`` is among the arguments, as argparse abbreviates it too."""
     return any(len(text) > len("--") and "--json".startswith(text) for text in arguments)
-
-
-def _first_line(module: Any) -> str:
-    return (module.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
 def parser() -> _Program:
@@ -221,7 +218,7 @@ def _run_command(arguments: Sequence[str]) -> int:
     try:
         return int(options.run(options))
     except KeyboardInterrupt:
-        _remark(f"stopped{getattr(options, 'go_on', _no_way)(options)}.")
+        _remark(f"stopped{getattr(options, 'go_on', lambda _: '')(options)}.")
         return _SIGINT_EXIT
     except VoxpipeError as error:
         error.origin = None  # a line of this package, not of the user
@@ -232,10 +229,6 @@ def _run_command(arguments: Sequence[str]) -> int:
         if is_of_output or (isinstance(error, OSError) and _is_output_closed()):
             raise
         return _fail(options, error, _with_place(error))
-
-
-def _no_way(_: argparse.Namespace) -> str:
-    return ""
 
 
 def _leave(_: argparse.Namespace, value: Any) -> Any:

@@ -23,7 +23,6 @@ from ..core.errors import (
     UnknownFormat,
     VolumeError,
 )
-from ..core.grid import GRID_TOLERANCE
 from ..first_use import extensions, load
 from ..storage.content import content_key
 from ..storage.read_ahead import Closable, joint_ticket
@@ -117,19 +116,15 @@ class StackedSource(OwnSource):
 def on_one_grid(parts: Sequence[StackMember]) -> bool:
     """Whether all parts have the grid of the first; reads headers."""
     grid = parts[0].grid
-    return all(grid.distance_in_voxels(other.grid) <= GRID_TOLERANCE for other in parts[1:])
+    return not any(grid.difference(other.grid) for other in parts[1:])
 
 
 def refuse_other_grids(parts: Sequence[StackMember]) -> None:
     """Raise GridMismatch unless all parts have the grid of the first; reads headers."""
     first, *others = parts
     for other in others:
-        distance = first.grid.distance_in_voxels(other.grid)
-        if distance <= GRID_TOLERANCE:
+        if not (how := first.grid.difference(other.grid)):
             continue
-        how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
-        if first.grid.shape != other.grid.shape:
-            how = f"have different shapes, {first.grid.shape} and {other.grid.shape}"
         do = (
             "Open them under keys of their own, put .resample_to(one of these) after "
             "open_volume(), and .stack(keys, name) after the spatial pipes."

@@ -6,8 +6,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ...core import META, Sample
 from ...core.errors import is_of_user
 from ...core.sample import to_jsonable
@@ -97,13 +95,10 @@ def _facts_of_place(volume: Volume) -> Iterator[tuple[str, str]]:
     cut = "" if header.chunks is None else f" in chunks of {sizes_text(header.chunks)}"
     where = "remote" if is_remote(volume) else "local"
     yield "stored", f"{where}, {_HOW[header.access]}{cut}"
-    shapes = [
-        np.maximum(1, np.rint(np.array(volume.spatial_shape) / abs(m[:3, :3]).max(axis=0)))
-        for m in coarser_levels(volume)
-    ]
-    if shapes:
-        texts = ", ".join("x".join(f"{int(n)}" for n in shape) for shape in shapes)
-        yield "levels", f"{len(shapes)} coarser: {texts}"
+    factors = [abs(matrix[:3, :3]).max(axis=0).tolist() for matrix in coarser_levels(volume)]
+    if factors:  # a shape is known once its level is opened
+        texts = ", ".join(" x ".join(f"{f:.3g}" for f in each) for each in factors)
+        yield "levels", f"{len(factors)} coarser, by {texts}"
 
 
 def facts_of_patch(patch: LazyPatch) -> Rows:
@@ -133,7 +128,9 @@ def facts_of_patch(patch: LazyPatch) -> Rows:
 def pass_needed(patch: LazyPatch) -> str:
     """Return why a large or remote volume must be read as a whole for a patch; empty if not."""
     volumes = [one for one in _volumes_of(patch) if isinstance(one, Volume)]
-    large = [v for v in volumes if is_remote(v) or _size_of(v) > LOCAL_BYTES]
+    sizes = [math.prod(one.shape) * one.disk_dtype.itemsize for one in volumes]
+    pairs = zip(volumes, sizes, strict=True)
+    large = [one for one, size in pairs if is_remote(one) or size > LOCAL_BYTES]
     if not large:
         return ""
     if asks_voxels(patch):
@@ -148,10 +145,6 @@ def _volumes_of(patch: LazyPatch) -> Iterator[Any]:
     for leaf in patch.leaves:
         yield getattr(leaf.volume, "stored_volume", leaf.volume)
         yield from leaf.pending.references.values()
-
-
-def _size_of(volume: Volume) -> int:
-    return math.prod(volume.shape) * volume.disk_dtype.itemsize
 
 
 def draws_of(draws: Mapping[str, Any], in_plane: Collection[str] = ()) -> list[tuple[str, str]]:

@@ -11,10 +11,9 @@ from textwrap import wrap
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core import Sample
-from ...core.errors import MissingDependency
+from ...core.errors import GridMismatch, MissingDependency
 from ...core.progress import in_notebook
 from ...core.redact import escape_controls
 from ...core.validate import validate_int
@@ -22,7 +21,7 @@ from ...graph import Pipe, is_pipe
 from ...spatial import LazyPatch
 from ...volumes import Volume
 from .facts import is_batch
-from .pixels import PALETTE, bar_length, colour_of, frames_of, image_of, shared_window
+from .pixels import PALETTE, bar_length, frames_of, image_of, shared_window
 from .planes import FIGURE_SIDE, Plane
 from .scenes import Layer, Look, Scene, hint_of, scenes_of
 
@@ -36,7 +35,6 @@ NAME: Mapping[str, Any] = {"fontsize": 9, "fontweight": "bold"}
 """Font of the name of a row."""
 TITLE: Mapping[str, Any] = {"fontsize": 12}
 """Font of the title of a figure."""
-_MOST_CONTOURS = 24  # labels of a plane; outlines of more follow the sides of pixels
 
 
 def matplotlib_figure() -> Any:
@@ -105,6 +103,8 @@ def show(
         matplotlib is not installed.
     TypeError
         The thing has no voxels.
+    GridMismatch
+        The label does not cover the extent of the image.
     IndexError
         The index is outside the volume.
 
@@ -127,7 +127,20 @@ def show(
     if center is not None:
         _refuse_outside(center, thing)
     scenes = scenes_of(thing, Look(FIGURE_SIDE, center), title)[:count]
+    if label is not None:
+        _refuse_other_place(scenes[0])
     return figure_of(scenes, title)
+
+
+def _refuse_other_place(scene: Scene) -> None:
+    """Raise GridMismatch if no outline of the label can be drawn."""
+    note = next((layer.note for layer in scene.layers if layer.key == "label"), "")
+    if note:
+        do = (
+            "If a file has no voxel size, give the label the place of the image: "
+            "vp.Volume(path, kind='label', affine=image.affine)."
+        )
+        raise GridMismatch(f"there are {note}", do=do)
 
 
 def _as_label(label: Any) -> Any:
@@ -137,14 +150,15 @@ def _as_label(label: Any) -> Any:
 
 
 def _refuse_outside(center: Sequence[int], thing: Any) -> None:
+    """Raise IndexError unless a thing, or the first volume of a mapping, has the index."""
     is_mapping = isinstance(thing, (Mapping, Sample)) and not is_batch(thing)
-    patches = getattr(thing, "patches", {})
-    for key, one in thing.items() if is_mapping else [("", thing)]:
-        patch = patches.get(key, one)
-        shape = getattr(one, "shape", ())[-3:]
-        shape = patch.plan.shape if isinstance(patch, LazyPatch) else shape
-        if len(center) != 3 or any(not 0 <= i < n for i, n in zip(center, shape, strict=False)):
-            raise IndexError(f"center={tuple(center)} is outside a volume of {tuple(shape)} voxels")
+    values = list(thing.items()) if is_mapping else [("", thing)]
+    key, one = next((pair for pair in values if hasattr(pair[1], "shape")), values[0])
+    patch = getattr(thing, "patches", {}).get(key, one)
+    shape = getattr(one, "shape", ())[-3:]
+    shape = patch.plan.shape if isinstance(patch, LazyPatch) else shape
+    if len(center) != 3 or any(not 0 <= i < n for i, n in zip(center, shape, strict=False)):
+        raise IndexError(f"center={tuple(center)} is outside a volume of {tuple(shape)} voxels")
 
 
 def _scenes_of_chain(pipe: Pipe, count: int, center: Sequence[int] | None) -> list[Scene]:
@@ -336,31 +350,16 @@ def draw_plane(
 
 
 def draw_outlines(axes: Any, plane: Plane) -> None:
-    """Draw the outline of each class of a label's plane."""
-    labels = np.nan_to_num(plane.voxels[0]).astype(np.int64)
-    # A margin of background closes outlines at the border.
-    wide = np.pad(labels, 1)
-    height, width = plane.pixel
-    x = (np.arange(wide.shape[1]) - 0.5) * width
-    y = (np.arange(wide.shape[0]) - 0.5) * height
-    numbers = np.setdiff1d(labels, [0])
-    if len(numbers) > _MOST_CONTOURS:
-        _draw_borders(axes, wide, plane.pixel)
-        return
-    for number in numbers.tolist():
-        colour = [channel / 255 for channel in colour_of(number)]
-        axes.contour(x, y, wide == number, levels=[0.5], colors=[colour], linewidths=1.2)
-
-
-def _draw_borders(axes: Any, labels: NDArray[np.int64], pixel: tuple[float, float]) -> None:
-    """Draw the sides of pixels between different labels, of any number in one pass."""
+    """Draw the sides of pixels between different labels of a plane, of any number in one pass."""
     from matplotlib.collections import LineCollection
 
+    # A margin of background closes outlines at the border.
+    labels = np.pad(np.nan_to_num(plane.voxels[0]).astype(np.int64), 1)
     for axis in (0, 1):
         before, after = np.delete(labels, -1, axis), np.delete(labels, 0, axis)
         stop = np.argwhere(before != after)  # in pixels of the plane, without its margin
         start = stop - np.eye(2, dtype=int)[1 - axis]
-        sides = np.stack([start, stop], axis=1)[..., ::-1] * pixel[::-1]
+        sides = np.stack([start, stop], axis=1)[..., ::-1] * plane.pixel[::-1]
         own = np.where(after == 0, before, after)[before != after]
         colours = PALETTE[(own - 1) % len(PALETTE)] / 255
         axes.add_collection(LineCollection(sides, colors=colours, linewidths=1.2), autolim=False)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -203,34 +202,25 @@ def planes_of_array(
     ``axes`` are the names of I, J and K, such as ``"zyx"``. ``has_lengths`` says whether pixels
     have a known size. By default they do if the affine is not the identity.
     """
-
-    def read(region: Region) -> NDArray[Any]:
-        return array[(slice(None), *region.slices)]
-
-    planes = _planes(read, array.shape[1:], affine, at, directions, like, axes)
-    if has_lengths is None:
-        return planes
-    return [replace(plane, is_placed=has_lengths) for plane in planes]
+    has_lengths = is_placed(affine) if has_lengths is None else has_lengths
+    pairs = _regions(array.shape[1:], affine, at, directions, like, axes)
+    return [
+        _plane(view, region, array[(slice(None), *region.slices)], affine, has_lengths)
+        for view, region in pairs
+    ]
 
 
-def _planes(
-    read: Callable[[Region], NDArray[Any]],
-    shape: Sequence[int],
+def _plane(
+    view: View,
+    region: Region,
+    voxels: NDArray[Any],
     affine: Affine,
-    at: Sequence[int] | None,
-    directions: bool,
-    like: Affine | None = None,
-    axes: str = XYZ,
-) -> list[Plane]:
-    sizes = np.linalg.norm(affine[:3, :3], axis=0)
-    has_lengths = is_placed(affine)
-    planes = []
-    for view, region in _regions(shape, affine, at, directions, like, axes):
-        voxels = view.arrange(np.asarray(read(region)))
-        pixel = float(sizes[view.down]), float(sizes[view.across])
-        index = region.start[view.axis]
-        planes.append(Plane(voxels, view, index, pixel, is_placed=has_lengths))
-    return planes
+    has_lengths: bool,
+    level: int = 0,
+) -> Plane:
+    sizes = np.linalg.norm(affine[:3, :3], axis=0).tolist()
+    pixel, index = (sizes[view.down], sizes[view.across]), region.start[view.axis]
+    return Plane(view.arrange(voxels), view, index, pixel, level, has_lengths)
 
 
 def _regions(
@@ -265,16 +255,14 @@ def read_planes(
     directions, costs = is_physical and has_directions(volume.affine), list[int]()
     for number in _levels(volume, side):
         level = at_level(volume, number)
-        point = None if at is None else _at_level(at, volume, level)
-        shape, affine = level.spatial_shape, level.affine
-        regions = [region for _, region in _regions(shape, affine, point, directions)]
-        costs.append(bytes_needed(level, regions))
+        point, affine = None if at is None else _at_level(at, volume, level), level.affine
+        pairs = _regions(level.spatial_shape, affine, point, directions)
+        costs.append(bytes_needed(level, [region for _, region in pairs]))
         if not has_limit or costs[-1] <= _limit_of(volume):
-            planes = _planes(partial(_values, level), shape, affine, point, directions)
-            flags = [is_physical and plane.is_placed for plane in planes]
+            has_lengths = is_physical and is_placed(affine)
             return [
-                replace(plane, level=number, is_placed=is_placed)
-                for plane, is_placed in zip(planes, flags, strict=True)
+                _plane(view, region, _values(level, region), affine, has_lengths, number)
+                for view, region in pairs
             ]
     raise TooManyBytes(min(costs))
 

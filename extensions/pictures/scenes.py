@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import META, Affine, Sample
+from ...core import META, Affine, Grid, Sample
 from ...core.grid import XYZ
 from ...core.suggest import looks_like_label
 from ...spatial import LazyPatch
@@ -26,6 +26,7 @@ from .planes import (
     has_directions,
     is_placed,
     is_remote,
+    length_text,
     planes_of_array,
     read_planes,
 )
@@ -50,10 +51,12 @@ class Layer:
     def heading(self) -> str:
         """The key, and the channel that is drawn if there are several."""
         count = len(self.planes[0].voxels) if self.planes else 1
-        if count == 1 or self.kind == "label" or is_colour(self.planes[0].voxels):
+        if self.kind == "label" or not self.planes or is_colour(self.planes[0].voxels):
             return self.key
-        name = next(iter(self.channels), "") or "0"
-        return " · ".join(filter(None, [self.key, f"channel {name} of {count}"]))
+        name = next(iter(self.channels), "")
+        if count > 1:
+            name = f"channel {name or 0} of {count}"
+        return " · ".join(filter(None, [self.key, name]))
 
 
 @dataclass(frozen=True)
@@ -226,11 +229,16 @@ def _scene(
     for key, one in items.items():
         if isinstance(one, Voxels):
             items[key] = one.in_place_of(others)
-    at = look.at if look.at is not None else _most_labelled(items.values())
+    for key in [key for key, one in items.items() if one.kind == "label"]:
+        if note := _difference(items[key], [one for one in items.values() if one.kind != "label"]):
+            del items[key]
+            notes[key] = note
+    at, its = look.at, next(iter(items.values()), None)  # an index of the first
+    if at is None:
+        at, its = _most_labelled(items.values())
     layers = []
     for key, one in items.items():
-        shape = one.spatial_shape if isinstance(one, Volume) else one.array.shape[1:]
-        index = at if at is not None and _is_inside(at, shape) else None
+        index = None if at is None or its is None else _index_in(one, its, at)
         if isinstance(one, Volume):
             try:
                 planes = read_planes(one, side=look.side, at=index, has_limit=look.is_bounded)
@@ -247,8 +255,38 @@ def _scene(
     return Scene(title, layers, draws, labels)
 
 
-def _is_inside(at: Sequence[int], shape: Sequence[int]) -> bool:
-    return all(0 <= index < length for index, length in zip(at, shape, strict=True))
+def _grid_of(one: Voxels | Volume) -> Grid:
+    return one.grid if isinstance(one, Volume) else Grid(one.array.shape[1:], one.affine)
+
+
+def _difference(label: Voxels | Volume, images: Sequence[Voxels | Volume]) -> str:
+    """Return how a label's extent differs from that of all images; empty if it is that of one."""
+    grid, grids = _grid_of(label), [_grid_of(one) for one in images]
+    # An array without a place has the shape of an image, or is elsewhere.
+    is_plain = isinstance(label, Voxels) and label.is_plain
+    if not images or any(grid.covers(one) and not is_plain for one in grids):
+        return ""
+    own, its = _size_text(grid), _size_text(grids[0])
+    how = f"{own}, and the image {its}" if own != its else f"{own} in another place than the image"
+    return f"no outlines: the label covers {how}"
+
+
+def _size_text(grid: Grid) -> str:
+    pairs = [(n, s) for n, s in zip(grid.shape, grid.spacing, strict=True) if n > 1]
+    if is_placed(grid.affine):
+        return " x ".join(length_text(n * s) for n, s in pairs)
+    return f"{' x '.join(str(n) for n, _ in pairs)} voxels without a size"
+
+
+def _index_in(
+    one: Voxels | Volume, other: Voxels | Volume, at: Sequence[int]
+) -> Sequence[int] | None:
+    """Return the index of one grid where another has an index; None if that is outside."""
+    if not np.array_equal(one.affine, other.affine):
+        index = np.linalg.pinv(one.affine) @ other.affine @ (*at, 1)
+        at = np.rint(index[:3]).astype(int).tolist()
+    inside = all(0 <= index < length for index, length in zip(at, _grid_of(one).shape, strict=True))
+    return at if inside else None
 
 
 def _voxels_of(key: str, thing: Any, look: Look) -> Voxels | Volume | None:
@@ -279,14 +317,14 @@ def _kind_of(key: str, array: NDArray[Any]) -> str:
     return "label" if is_small and len(np.unique(array)) <= _MOST_CLASSES else "intensity"
 
 
-def _most_labelled(things: Any) -> list[int] | None:
-    """Return the index with most foreground on each axis, of the first label in memory."""
+def _most_labelled(things: Iterable[Any]) -> tuple[list[int] | None, Any]:
+    """Return the index with most foreground on each axis, of the first label in memory, and it."""
     for one in things:
         if isinstance(one, Voxels) and one.kind == "label" and one.array.any():
             inside = one.array.any(axis=0)
             sums = (inside.sum(axis=tuple(a for a in range(3) if a != axis)) for axis in range(3))
-            return [int(np.argmax(each)) for each in sums]
-    return None
+            return [int(np.argmax(each)) for each in sums], one
+    return None, None
 
 
 def _needs_pass(patch: LazyPatch, look: Look) -> bool:

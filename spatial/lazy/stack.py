@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from ...core import Sample, Stream
 from ...core.convert_dtype import convert_dtype
 from ...core.errors import GridMismatch
-from ...core.grid import GRID_TOLERANCE
 from ...core.validate import entries_of
 from ...intensity import Epilogue, SelectChannels, ValueStep
 from ...storage.read_ahead import joint_ticket
@@ -270,12 +269,8 @@ class StackedPatch(LazyPatch):
         first = self.plan.grid
         for member in self.members[1:]:
             grid = member.plan.grid
-            distance = first.distance_in_voxels(grid)
-            if distance <= GRID_TOLERANCE:
+            if not (how := first.difference(grid)):
                 continue
-            how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
-            if first.shape != grid.shape:
-                how = f"have different shapes, {first.shape} and {grid.shape}"
             msg = f"{self.members[0].volume.name} and {member.volume.name} are to be channels of "
             do = "Put .resample_to(one of these) right after open_volume()."
             raise GridMismatch(f"{msg}one patch, and {how}", do=do)

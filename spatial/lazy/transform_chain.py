@@ -23,7 +23,6 @@ from ...core import Stream
 from ...core.affine3x4 import IDENTITY
 from ...core.draws import OpStep
 from ...core.errors import GraphError, GridMismatch, SampleError, VoxpipeError, hide_last_axis
-from ...core.grid import GRID_TOLERANCE
 from ...core.lru_cache import cached_property
 from ...core.stream import common_identity
 from ...volumes.formats.chunked_backend import PIXEL
@@ -89,7 +88,7 @@ class TransformChain:
     @property
     def first_plan(self) -> SpatialPlan:
         """Plan before the first step, for all volumes; reads headers, may raise GridMismatch."""
-        # Uses the first grid; the others may differ by less than ``GRID_TOLERANCE`` voxels.
+        # Uses the first grid; the others may differ by less than the tolerance.
         if not self.references:
             raise ValueError("a plan needs at least one volume")
         grids = {}
@@ -101,9 +100,8 @@ class TransformChain:
         (name, grid), *others = grids.items()
         first = self.references[name]
         for key, other in others:
-            distance = grid.distance_in_voxels(other)
-            if distance > GRID_TOLERANCE:
-                raise _mismatch(name, key, self.references, distance)
+            if how := grid.difference(other):
+                raise _mismatch(name, key, self.references, how)
         if others and fits_twice(first):
             warn_of_axes(self.references)
         plan = SpatialPlan(grid, IDENTITY, grid.shape)
@@ -266,28 +264,24 @@ def _give_place(first: str, key: str, volumes: Mapping[str, Any]) -> str:
     return f"Give {key!r} the place of {first!r}: {same}. Or give it another: {matrix}"
 
 
-def _is_silent(volume: Any, differ: bool) -> bool:
-    """Whether a volume has no place, or none in the unit of the other, from which it differs."""
-    return _is_default(volume) or (differ and _place_of(volume) != _MILLIMETRES)
-
-
-def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float) -> GridMismatch:
-    """Return the error of two volumes, by key, that are ``distance`` voxels apart."""
+def _mismatch(first: str, key: str, volumes: Mapping[str, Any], how: str) -> GridMismatch:
+    """Return the error of two volumes, by key, that differ as ``how`` says."""
     one, other = volumes[first], volumes[key]
     grid, its = one.grid, other.grid
     differ = _differ_in_place(one, other)
     # Resampling needs a stated place of both.
-    silent = [name for name in (first, key) if _is_silent(volumes[name], differ)]
+    places = [(name, volumes[name]) for name in (first, key)]
+    silent = [n for n, v in places if _is_default(v) or (differ and _place_of(v) != _MILLIMETRES)]
     matrices = ", ".join(f"{name!r}: matrix" for name in silent or [key])
     affine, is_stated = f"⟦open_volume(affine={{{matrices}}})⟧", not silent
     resample = f"Put .resample_to({first!r}) right after open_volume(), or "
     if grid.shape == its.shape:
-        how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
         place = f"ive the right affine where a header is wrong or a format has none: {affine}."
         do = f"{resample}g{place}" if is_stated else f"G{place}"
-        do = _give_place(first, key, volumes) if differ else do
+        if differ:
+            how += f", and {_no_place(volumes[silent[-1]])}"
+            do = _give_place(first, key, volumes)
     else:
-        how = f"have different shapes, {grid.shape} and {its.shape}"
         say = f"Say where the voxels lie, {affine}, and then resample_to({first!r}), or "
         resample = resample if is_stated else say
         do = f"{resample}leave one out: open_volume(keys=[{first!r}])."

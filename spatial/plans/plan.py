@@ -20,6 +20,7 @@ from ...core.call_site import shorten
 from ...core.errors import BadPlan
 from ...core.grid import AS_READ, numbers_of_axes
 from ...core.lru_cache import cached_property
+from ...core.settings import bytes_text
 from ...core.validate import is_integer
 from ...intensity.filters import reach
 from . import mapping
@@ -509,7 +510,7 @@ class SpatialPlan:
             )
         amount = f"{region.size} voxels"
         if dtype is not None:
-            amount = _bytes(region.size * channels * np.dtype(dtype).itemsize)
+            amount = bytes_text(region.size * channels * np.dtype(dtype).itemsize)
         count = "no interpolation" if kind == "copy" else "1 interpolation"
         return f"{sizes}: {', '.join(parts)}; {amount} read, {count}"
 
@@ -571,13 +572,6 @@ def box_to_output(plan: SpatialPlan, box: Region, grid: Grid | None = None) -> R
 
 SAME_GRID = 1e-2
 """Volumes of one case on the same grid differ by at most this, in voxels at their corners."""
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} bytes"
 
 
 def _times(shape: Sequence[int]) -> str:

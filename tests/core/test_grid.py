@@ -58,7 +58,7 @@ def test_the_distance_is_the_largest_over_all_corners(entries, noise, shape):
     there = affine.copy()
     there[:3] += np.reshape(noise, (3, 4))
     grid = Grid(shape, affine)
-    corners = np.c_[grid.corners(), np.ones(8)]
+    corners = np.c_[np.clip(grid.corners(), 0, np.array(shape) - 1), np.ones(8)]
 
     slow = np.abs(corners @ there.T @ np.linalg.inv(affine).T - corners)[:, :3].max()
 
@@ -76,3 +76,23 @@ def test_what_is_no_place_is_infinitely_far():
     assert unknown.is_singular
     assert [g.distance_in_voxels(g) for g in (grid, flat, unknown)] == [0, np.inf, np.inf]
     assert grid.distance_in_voxels(unknown) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("shape", "diagonal", "origin", "covers"),
+    [
+        ((4, 6, 1), (1, 1, 1), (0, 0, 0), True),
+        ((2, 3, 1), (2, 2, 9), (0.5, 0.5, 0), True),  # coarser, and a thicker plane
+        ((2, 3, 1), (2, 2, 1), (1.5, 0.5, 0), True),  # within one of its own voxels
+        ((4, 6, 1), (-1, 1, 1), (3, 0, 0), True),  # mirrored
+        ((4, 6, 1), (-1, 1, 1), (0, 0, 0), False),
+        ((4, 6, 1), (500, 500, 1), (0, 0, 0), False),
+        ((4, 4, 1), (1, 1, 1), (0, 0, 0), False),
+    ],
+)
+def test_a_grid_covers_another_within_a_voxel_of_either(shape, diagonal, origin, covers):
+    """Planes have any thickness."""
+    affine = np.diag([*diagonal, 1.0])
+    affine[:3, 3] = origin
+
+    assert Grid(shape, affine).covers(Grid((4, 6, 1), np.eye(4))) == covers

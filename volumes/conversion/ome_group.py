@@ -45,8 +45,6 @@ _EVEN = 1.5
 _STRAIGHT = 1e-3
 # Largest difference of a voxel size in the metadata of a level from its factor.
 _FAR = 0.25
-# Rounding errors of a place, in voxels.
-_NOISE = 1e-3
 
 
 def image_above(place: str) -> tuple[str, str] | None:
@@ -295,16 +293,7 @@ def refuse_other_image(place: str, grid: Grid, options: Mapping[str, Any]) -> No
     if is_zarr2(place):  # which refuses rotations
         _check_directions(place, Header.of((1, *grid.shape), "u1", grid.affine))
     image, levels = above
-    # The faces of the labels, in voxels of the image.
-    to_image = np.linalg.inv(image.affine) @ grid.affine
-    ends = [(-0.5, n - 0.5) for n in grid.shape]
-    faces = np.array(np.meshgrid(*ends, indexing="ij")).reshape(3, -1)
-    faces = to_image[:3, :3] @ faces + to_image[:3, 3:]
-    own = np.array(image.spatial_shape)
-    off = np.maximum(abs(faces.min(axis=1) + 0.5), abs(faces.max(axis=1) - own + 0.5))
-    # Planes have any thickness.
-    is_near = off <= np.maximum(1.0, abs(to_image[:3, :3]).max(axis=1)) + _NOISE
-    if (is_near | ((own == 1) & (min(grid.shape) == 1))).all():
+    if grid.covers(image.grid):
         return
     lacks_place = any((each == np.eye(4)).all() for each in (image.affine, grid.affine))
     if lacks_place and grid.shape in _shapes_of(place, levels, options):

@@ -16,6 +16,7 @@ from torch.utils.data import IterDataPipe
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
+from voxpipe.core.errors import GridMismatch
 from voxpipe.core.views import view
 from voxpipe.datapipes.spatial import SpatialPipe
 from voxpipe.diagnosing.cost_model import CostModel, LoaderFacts, Measurement
@@ -350,7 +351,8 @@ def test_channels_have_their_names_in_texts_and_titles(tmp_path):
         title = " ".join(vp.show(thing).axes[0].get_title("left").split())
         assert "channel DAPI of 2" in title
     chosen = vp.Volume(path, channels=["GFP"])
-    assert vp.show(chosen).axes[0].get_title("left").replace("\n", "") == str(path)
+    title = vp.show(chosen).axes[0].get_title("left").replace("\n", "")
+    assert title.replace(" ", "") == f"{path}·GFP"
     plain = vp.show(vp.Volume(np.zeros((2, 4, 4, 4)))).axes[0].get_title("left")
     assert plain.endswith("channel 0 of 2")
     assert not vp.show(np.zeros((3, 4, 4, 4), "u1")).axes[0].get_title("left")
@@ -456,3 +458,41 @@ def test_all_of_many_labels_have_outlines():
     assert all(np.abs(np.diff(side, axis=0)).sum() == pytest.approx(1) for side in sides)
     places = {tuple(np.ravel(side).round(3).tolist()) for side in sides}
     assert len(places) == len(sides)
+
+
+def test_a_label_elsewhere_is_refused_or_noted():
+    """Outlines would lie outside the picture, as if the label was empty."""
+    pytest.importorskip("matplotlib")
+    image = vp.Volume(np.zeros((8, 9, 10), "f4"), affine=np.diag([0.5, 0.5, 0.5, 1]))
+    elsewhere = {
+        "voxels without a size": np.eye(4),
+        "another place": np.diag([-0.5, 0.5, 0.5, 1]),
+        "32 mm": np.diag([4, 4, 4, 1.0]),
+    }
+    for text, affine in elsewhere.items():
+        label = vp.Volume(np.ones((8, 9, 10), "u1"), affine=affine, kind="label")
+        with pytest.raises(GridMismatch, match=text):
+            vp.show(image, label=label)
+        figure = vp.show({"image": image, "seg": label})
+        texts = [one.get_text() for axes in figure.axes for one in axes.texts]
+        assert any(text in one for one in texts)
+
+    with pytest.raises(GridMismatch, match=r"5 x 5 x 5"):
+        vp.show(image, label=np.ones((5, 5, 5), "u1"))
+
+
+def test_a_coarser_label_has_outlines_at_the_same_place():
+    """Its index is that of the image in its own voxels."""
+    pytest.importorskip("matplotlib")
+    image = vp.Volume(np.zeros((8, 8, 8), "f4"), affine=np.diag([0.5, 0.5, 0.5, 1]))
+    voxels = np.zeros((4, 4, 4), "u1")
+    voxels[:, :, 3] = 1
+    affine = np.diag([1, 1, 1, 1.0])
+    affine[:3, 3] = 0.25
+    label = vp.Volume(voxels, affine=affine, kind="label")
+
+    def outlines(at):
+        *_, axial = [axes for axes in vp.show(image, label=label, center=at).axes if axes.images]
+        return sum(len(one.get_segments()) for one in axial.collections) > 0
+
+    assert [outlines((4, 4, at)) for at in (0, 5, 6, 7)] == [0, 0, 1, 1]
