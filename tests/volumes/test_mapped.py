@@ -1,8 +1,10 @@
 """Mapped files do not fill the process with their pages."""
 
+import gc
 import mmap
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -198,3 +200,30 @@ def test_the_limit_is_what_the_environment_says(monkeypatch):
     monkeypatch.setenv("VOXPIPE_MAPPED_BYTES", "-1")
     with pytest.raises(BadSetting, match="VOXPIPE_MAPPED_BYTES is '-1'"):
         Maps().most  # noqa: B018
+
+
+def test_headers_of_npy_are_read_in_several_threads(tmp_path):
+    """In Python 3.11 two threads that parse may fail if a garbage collection runs Python code."""
+    paths = [tmp_path / f"{number}.npy" for number in range(600)]
+    for path in paths:
+        np.save(path, np.zeros((3, 4, 5), np.int16))
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+
+    def observe(phase, info):
+        sum(range(50))
+
+    def shape_of(path):
+        return Volume(path).shape
+
+    gc.callbacks.append(observe)
+    gc.set_threshold(5)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            shapes = {*pool.map(shape_of, paths)}
+    finally:
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
+        gc.callbacks.remove(observe)
+
+    assert shapes == {(1, 3, 4, 5)}

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import BadHeader, UnknownFormat
+from ...core.locks import ForkSafeLock
 from ..backend import Backend
 from ..header import refuse_unreadable
 from .chunked_backend import Layout, plain_layout
@@ -20,6 +21,8 @@ from .stored_file import MAPS, Format, LocalStoredFile, StoredFile, check_size
 # NumPy refuses headers of more than 10 000 characters; most have 118.
 _HEAD_BYTES = 12 * 1024
 _LONGEST_REASON = 200  # NumPy's text may repeat the whole header
+# NumPy parses a header as Python, which in Python 3.11 may fail in two threads at once.
+_PARSING = ForkSafeLock()
 
 
 def open_npy(file: StoredFile, axes: Any = None) -> Backend:
@@ -61,7 +64,8 @@ def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, n
             holds = "holds only records" if version == (3, 0) else "is unknown"
             msg = f"{name} has version {version[0]}.{version[1]} of .npy, which {holds}."
             raise UnknownFormat(msg, do="Save a plain array by numpy.save.")
-        shape, fortran, dtype = readers[version](file)
+        with _PARSING:
+            shape, fortran, dtype = readers[version](file)
     except UnknownFormat:
         raise
     except Exception as error:  # ValueError, TokenError, SyntaxError: the header is Python text
