@@ -346,7 +346,8 @@ class Outline:
         others = [pipe.data_hash() for pipe in sources if pipe not in with_texts]
         data = "".join([str(count), *hashes, *others]).encode()
         digest = hashlib.blake2b(data, digest_size=8).hexdigest()
-        return digest, _short(count, size, hashes) if count else ""
+        texts = "".join(one[:_DIGITS] for one in hashes)  # a short hash of each run of cases
+        return digest, f"{count}/{size}/{texts}" if count else ""
 
     def hash_lists(self) -> None:
         """Hash the cases, unless a sequence makes them when asked."""
@@ -424,11 +425,6 @@ def _hashes_of_runs(texts: Iterator[str], size: int) -> list[str]:
         raise ValueError(f"a run has at least one case, got {size}")
     runs = iter(lambda: list(islice(texts, size)), [])
     return [hashlib.blake2b("\0".join(run).encode(), digest_size=8).hexdigest() for run in runs]
-
-
-def _short(count: int, size: int, hashes: Sequence[str]) -> str:
-    """Return the number of cases, how many are in a run, and a short hash of each run."""
-    return f"{count}/{size}/{''.join(one[:_DIGITS] for one in hashes)}"
 
 
 def _name(entry: str) -> str:

@@ -190,6 +190,8 @@ class HowToStitch(FieldChecks):
             msg = f"the destination {public_name(text)} is a folder, or has no ending"
             name = "" if "{case}" in folder else "/{case}"
             do = f'Write "{public_name(folder)}{name}.nii.gz" for a file of each case.'
+            if re.search(r"\.zarr[/\\]", folder):
+                do = "Labels of an OME-Zarr image that exists are IMAGE.ome.zarr/labels/NAME."
             raise VolumeError(msg, do=do)
         # A glob of folders, "scans/*/", gives names that end with a slash.
         text = text.replace("{case}", case.rstrip("/" + os.sep))

@@ -143,7 +143,8 @@ def folds_of(
     if different < count:
         noun = "cases" if groups is None else "groups"
         msg = f"{different} {noun} cannot be divided into {count} folds"
-        raise UsageError(msg, do=f"Give --folds of at most {different}.")
+        do = f"Give --folds of at most {different}."
+        raise UsageError(msg, do=do if different > 1 else f"Give several {noun}.")
     order = sorted(range(len(names)), key=lambda number: names[number])
     permutation = [order[n] for n in np.random.default_rng(seed).permutation(len(order)).tolist()]
     kinds = [""] * len(names) if classes is None else [str(value) for value in classes]

@@ -131,7 +131,7 @@ class FromOme(CaseFinder):
     allow_gaps
         Close missing numbers in a pattern of TIFF files.
     storage_options
-        For fsspec, where the root is a URL. Give them to ``open_volume()`` too.
+        For fsspec, where the root is a URL.
 
     Raises
     ------

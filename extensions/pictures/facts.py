@@ -90,8 +90,14 @@ def _facts_of_header(volume: Volume) -> Iterator[tuple[str, str]]:
     yield "voxels", f"{bytes_text(size)} without compression"
 
 
+_PARTS = ("label", "time", "level", "series", "scene", "dataset")  # options that choose one
+
+
 def _facts_of_place(volume: Volume) -> Iterator[tuple[str, str]]:
-    header = volume.header
+    header, source = volume.header, volume.located_source
+    options = source.options.reader_kwargs if source is not None else {}
+    if part := [f"{name}={options[name]}" for name in _PARTS if name in options]:
+        yield "part", ", ".join(part)
     cut = "" if header.chunks is None else f" in chunks of {sizes_text(header.chunks)}"
     where = "remote" if is_remote(volume) else "local"
     yield "stored", f"{where}, {_HOW[header.access]}{cut}"

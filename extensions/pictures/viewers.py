@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ...core import Region, Sample
+from ...core.context import holding
 from ...core.errors import MissingDependency
 from ...core.grid import numbers_of_axes
 from ...core.progress import in_notebook
@@ -23,7 +24,7 @@ from ...volumes import Volume, save
 from ...volumes.backend import read_counted
 from ...volumes.catalog.whole_pass import at_level, coarser_levels
 from ...volumes.formats.chunked_backend import PIXEL
-from ...volumes.header import ONE_TIME
+from ...volumes.header import ONE_TIME, TIMES_STAY
 from .planes import has_directions
 from .scenes import first_volume, stored_affine, with_three_axes
 
@@ -153,6 +154,8 @@ def to_napari(thing: Volume | LazyPatch, **options: Any) -> list[Layer]:
     """
     levels: list[Any] = [thing]
     statistics = None
+    with holding(TIMES_STAY, True):  # several are an axis
+        thing.dtype  # noqa: B018  reads the header of a volume
     if isinstance(thing, LazyPatch):
         source = getattr(thing.volume, "stored_volume", thing.volume)
         names, place = channel_names(thing), stored_affine(thing)

@@ -163,7 +163,7 @@ class TransformChain:
         unit = first.header.file_unit
         if getattr(first, "has_given_affine", False) or unit not in ("", PIXEL):
             return
-        what = "numbers of pixels" if unit else "unknown: the file has no size of voxels"
+        what = "numbers of pixels" if unit else "unknown: no size of voxels was read in the file"
         if unit or np.array_equal(first.affine, np.eye(4)):
             msg = f"{op.name} has lengths in {op.unit}; those of {first.name} are {what}"
             do = "Pass ⟦affine=⟧ to open_volume() to give the voxels a size, or leave unit= out."

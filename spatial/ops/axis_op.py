@@ -65,9 +65,7 @@ def axes_on(axes: Any, plan: SpatialPlan) -> tuple[int, ...]:
     return tuple(map(worlds.index, axes))
 
 
-_FLIPS = partial(
-    _as_different, "flip takes axes out of 0, 1, 2, each once (probabilities are p=)", (1, 2, 3)
-)
+_FLIPS = partial(_as_different, "flip takes different axes out of 0, 1, 2 (or p=)", (1, 2, 3))
 _PLANE = partial(_as_different, "axes are two different axes out of 0, 1, 2", (2,))
 _ORDER = partial(_as_different, "axes are 0, 1 and 2 in their new order", (3,))
 

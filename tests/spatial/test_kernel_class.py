@@ -100,7 +100,7 @@ def test_explain_tells_class_region_bytes_and_interpolations() -> None:
         "4x4x4 from 16x16x16: separable linear interpolation of 4:12, 4:12, 4:12; "
         "512 voxels read, 1 interpolation"
     )
-    assert plan.explain(dtype=np.int16, channels=2).endswith("; 2.05 kB read, 1 interpolation")
+    assert plan.explain(dtype=np.int16, channels=2).endswith("; 2 KiB read, 1 interpolation")
     assert plan.explain(Policy(antialias=True)).endswith(
         "of 2:14, 2:14, 2:14, smoothed by 0.5, 0.5, 0.5 voxels before; "
         "1728 voxels read, 1 interpolation"

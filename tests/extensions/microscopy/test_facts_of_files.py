@@ -149,7 +149,7 @@ def test_ops_in_micrometres_need_a_size_in_the_file(tmp_path, name):
     opened = vp.from_cases([{"image": str(tmp_path / name)}])
 
     assert next(iter(opened.open_volume(affine=AFFINE).spacing(0.5, unit="um")))["image"].shape
-    with pytest.raises(SampleError, match="the file has no size of voxels"):
+    with pytest.raises(SampleError, match="no size of voxels was read in the file"):
         next(iter(opened.open_volume().spacing(0.5, unit="um")))["image"].realize()
 
 
