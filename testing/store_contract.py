@@ -65,7 +65,7 @@ class StoreCase:
     source: Any
     """The first argument of ``Volume``."""
     array: NDArray[Any]
-    """All values, (C, I, J, K), in the type that reads return."""
+    """All values, (C, I, J, K), in the type that reads return, of native byte order."""
     affine: NDArray[np.float64]
     """4x4, voxel index to world millimetres."""
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -13,6 +13,7 @@ import os
 from typing import Any
 
 from ...core.errors import UnknownFormat, UsageError, VoxpipeError
+from ...core.suggest import few_names
 from .cures import reword
 from .options import add_store_options, place, positive, refuse_http, store_options
 from .printing import one_line, print_json, remark
@@ -49,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the copies; return 1 if one failed."""
     from ...volumes.conversion.convert import refuse_other_formats
     from ...volumes.conversion.volume_file import writer_of
+    from ..microscopy.ome_metadata import node_of
 
     refuse_http("convert", arguments.destination)
     store = store_options(arguments, arguments.source, arguments.destination)
@@ -58,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     jobs = _jobs(arguments)
     if [place for _, place in jobs] == [arguments.destination]:
         _refuse_other_suffix(arguments.destination)
-    copies, failures = [], []
+    copies, failures, labels = [], [], set[str]()
     for volume, destination in jobs:
         source = volume.name
         try:
@@ -71,8 +73,13 @@ def run(arguments: argparse.Namespace) -> int:
             remark(error)
         else:
             copies.append({"source": source, **vars(result)})
+            node = node_of(volume)
+            labels.update(() if node is None else node.label_names())
             if not arguments.json:
                 print(one_line(_line_of(result)))
+    if labels:
+        text = f"label groups are not converted: {few_names(sorted(labels))}"
+        remark(f"{text}. Convert each by its path, IMAGE.ome.zarr/labels/NAME.")
     if arguments.json:
         print_json({"converted": copies, "failed": failures})
     if failures and len(jobs) > 1:

@@ -128,7 +128,8 @@ def _reader_text(one: Argument) -> str:
 
 def _plain(value: Any) -> str:
     """Return the value of an option: a text, or JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text.replace("'", '"') if text.startswith("{") else text
 
 
 def reword(arguments: argparse.Namespace, error: VoxpipeError) -> VoxpipeError:

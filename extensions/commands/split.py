@@ -232,13 +232,7 @@ def _cases_in(target: Any) -> list[Case]:
 
 
 def _as_json(case: Case) -> Case:
-    """Return a case with its values as JSON.
-
-    Raises
-    ------
-    SampleError
-        JSON cannot hold a value, such as an array or one time point of a file.
-    """
+    """Return a case with its values as JSON; SampleError for an array or a part of a file."""
     values: Case = {"case": case["case"]}
     for key, value in case.items():
         try:

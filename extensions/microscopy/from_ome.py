@@ -27,7 +27,7 @@ from ..formats.tiff import read_tiff
 from ..formats.tiff_metadata import MissingPlanes
 from .bioio_reader import SUFFIXES as SCENES
 from .bioio_reader import scenes_of
-from .ome_metadata import OmeNode, join
+from .ome_metadata import OmeNode, join, node_of
 from .result_times import IMAGE as IN_PLACE
 from .result_times import JointTimes
 from .tiff_sequence import (
@@ -328,7 +328,9 @@ class FromOme(CaseFinder):
             image = case["ome"]["image"]
             if image not in by_image:
                 step = case[IMAGE].header.times if count[image] > 1 else ONE_TIME
-                by_image[image] = {**_sizes_of(case[IMAGE]), "t": count[image]}, step
+                node = node_of(case[IMAGE])
+                sizes = {} if node is None else node.sizes()
+                by_image[image] = {**sizes, "t": count[image]}, step
         facts = [(case[CASE], case["ome"]) for case in cases]
         rows = [(name, ome["image"], ome["time"], *by_image[ome["image"]]) for name, ome in facts]
         how: dict[str, Any] = {"is_first": is_first, "overwrite": overwrite}
@@ -352,15 +354,6 @@ def _level_alike(labels: Sequence[Any], image: Sequence[Any], level: int) -> int
     if level >= len(image) or (level < len(labels) and labels[level] == image[level]):
         return level
     return labels.index(image[level]) if image[level] in labels else level
-
-
-def _sizes_of(volume: Volume) -> dict[str, int]:
-    """Return the lengths of the axes of an image of OME-Zarr, by letter; empty for others."""
-    source = volume.located_source
-    is_zarr = source is not None and (".zarr" in source.name or split_zip(source.name))
-    if source is None or not is_zarr:
-        return {}
-    return OmeNode.at(source.path or source.location, source.options.storage_options).sizes()
 
 
 def _as_labels(label: Any) -> dict[str, str]:

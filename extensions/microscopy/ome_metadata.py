@@ -166,3 +166,11 @@ def join(place: str, path: str) -> str:
     """Return the path or URL of a node below another one."""
     path = path.strip("/")
     return f"{place.rstrip('/')}/{path}" if is_url(place) else os.path.join(place, *path.split("/"))
+
+
+def node_of(volume: Any) -> OmeNode | None:
+    """Return the node of a volume of zarr; None for another."""
+    source = volume.located_source
+    if source is None or not (".zarr" in source.name or split_zip(source.name)):
+        return None
+    return OmeNode.at(source.path or source.location, source.options.storage_options)

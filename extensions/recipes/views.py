@@ -23,9 +23,9 @@ def two_views(
     """Return a chain whose batches hold the same places twice, augmented apart.
 
     For contrastive and self-distilling networks (SimCLR, BYOL, DINO). Both views are cut at one
-    place of one volume and changed by draws of their own. ``meta`` holds those of both:
-    ``augment`` of the first, ``augment@1`` of the second. Volumes are normalized first: mean 0 and
-    deviation 1 of all channels together.
+    place of one volume and changed by draws of their own. The draws ``augment`` in ``meta`` are
+    those of the first view, and ``augment@1`` of the second. Volumes are normalized first: mean 0
+    and deviation 1 of all channels together.
 
     Parameters
     ----------

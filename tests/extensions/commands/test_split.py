@@ -201,6 +201,22 @@ def test_time_points_of_an_image_in_several_folds_are_named(tmp_path, monkeypatc
     assert capsys.readouterr().err == ""
 
 
+def test_one_group_has_no_folds(tmp_path, monkeypatch, capsys):
+    """The cure is another group."""
+    (tmp_path / "one.py").write_text(
+        "import numpy as np, voxpipe as vp\n"
+        "cases = [{'case': name, 'image': np.zeros((2, 2, 2)), 'who': 1} for name in 'ab']\n"
+        "pipe = vp.from_cases(cases)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    line = "split one.py:pipe --folds 2 --format names --group who"
+
+    assert main(line.split()) == 2
+
+    assert "Give several groups." in capsys.readouterr().err
+
+
 def test_functions_right_after_the_source_change_the_cases(tmp_path, monkeypatch, capsys):
     """A function may add the column of a group, or leave cases out."""
     (tmp_path / "mapped.py").write_text(

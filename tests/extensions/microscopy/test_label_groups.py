@@ -7,6 +7,7 @@ import zarr
 from zarr_arrays import add_array
 
 import voxpipe as vp
+from voxpipe.__main__ import main
 from voxpipe.core.errors import GridMismatch, VolumeError
 
 SIZES = {"t": 3, "c": 2, "z": 4, "y": 16, "x": 20}
@@ -168,3 +169,18 @@ def test_labels_that_cover_their_image_are_written(tmp_path):
     vp.predict(model, coarse, f"{image}/labels/e", patch=8, progress=False)
 
     assert sorted(zarr.open_group(image, mode="r")["labels"]) == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_conversion_names_label_groups_that_it_leaves(tmp_path, capsys, version):
+    """One image is written; a label group is converted by its own path."""
+    place = write_image(tmp_path / "a.zarr", "zyx", version)
+    voxels = np.ones((4, 16, 20), np.uint8)
+    vp.save(f"{place}/labels/nuclei", voxels, axes="zyx")
+
+    assert main(["convert", place, str(tmp_path / "b.nii.zarr")]) == 0
+    assert "label groups are not converted: nuclei." in capsys.readouterr().err
+    assert main(["convert", f"{place}/labels/nuclei", str(tmp_path / "c.nii.zarr")]) == 0
+    assert "label groups" not in capsys.readouterr().err
+
+    np.testing.assert_array_equal(vp.Volume(tmp_path / "c.nii.zarr").numpy()[0].T, voxels)
