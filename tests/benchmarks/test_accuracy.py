@@ -91,6 +91,7 @@ def test_the_best_of_each_row_is_ours_but_for_ties_of_spacing() -> None:
     assert behind == ["spacing", "spacing, orientation, crop"]
 
 
+@pytest.mark.slow
 def test_no_label_is_invented(found: Any) -> None:
     """Labels come out as they went in."""
     assert all(not row.get("invented") for rows in found.values() for row in rows.values())
