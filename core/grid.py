@@ -143,13 +143,14 @@ class Grid:
         return f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
 
     def covers(self, other: Grid) -> bool:
-        """Whether this grid has the extent of another, within a voxel of either."""
-        to_other = np.linalg.pinv(other.affine) @ self.affine
+        """Whether it has the extent of another grid, within a voxel; planes have any thickness."""
+        if not np.isfinite([self.affine, other.affine]).all() or other.is_singular:
+            return False
+        to_other = np.linalg.inv(other.affine) @ self.affine
         corners = to_other[:3, :3] @ self.corners().T + to_other[:3, 3:]
         lengths = np.array(other.shape)
         off = np.maximum(abs(corners.min(axis=1) + 0.5), abs(corners.max(axis=1) - lengths + 0.5))
         is_near = off <= np.maximum(1.0, abs(to_other[:3, :3]).max(axis=1)) + 1e-3  # rounding
-        # Planes have any thickness.
         return bool((is_near | ((lengths == 1) & (min(self.shape) == 1))).all())
 
     def __eq__(self, other: object) -> bool:

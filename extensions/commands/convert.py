@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             copies.append({"source": source, **vars(result)})
             node = node_of(volume)
-            labels.update(() if node is None else node.label_names())
+            labels.update(() if node is None or volume.kind == "label" else node.label_names())
             if not arguments.json:
                 print(one_line(_line_of(result)))
     if labels:

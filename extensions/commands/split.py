@@ -317,7 +317,7 @@ def _column(cases: Sequence[Case], name: str) -> list[Any]:
                 f"Did you mean {near[0]}?" if near else f"It has {have}; --table FILE adds columns."
             )
             raise UsageError(f"case {case['case']} has no column {name!r}", do=do)
-    return [case[name] for case in cases]
+    return [getattr(case[name], "name", case[name]) for case in cases]  # times share a place
 
 
 def _document(cases: Sequence[Case], folds: Sequence[int], count: int, form: str) -> Any:

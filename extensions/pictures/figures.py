@@ -118,6 +118,8 @@ def show(
     count = validate_int("count", count, least=1)
     if center is not None and len(center) == 2:
         center = (*center, 0)  # the only plane of 2-D data
+    if label is not None and (isinstance(thing, Mapping) or is_pipe(thing)):
+        raise TypeError("label= is for one image; write {'image': x, 'label': y} for others")
     if is_pipe(thing):
         return figure_of(_scenes_of_chain(thing, count, center), title)
     if isinstance(thing, (str, os.PathLike)):
@@ -136,11 +138,8 @@ def _refuse_other_place(scene: Scene) -> None:
     """Raise GridMismatch if no outline of the label can be drawn."""
     note = next((layer.note for layer in scene.layers if layer.key == "label"), "")
     if note:
-        do = (
-            "If a file has no voxel size, give the label the place of the image: "
-            "vp.Volume(path, kind='label', affine=image.affine)."
-        )
-        raise GridMismatch(f"there are {note}", do=do)
+        do = "If a file has no voxel size: vp.Volume(path, kind='label', affine=image.affine)."
+        raise GridMismatch(f"the label has {note}", do=do)
 
 
 def _as_label(label: Any) -> Any:

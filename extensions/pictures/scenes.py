@@ -24,9 +24,9 @@ from .planes import (
     TooManyBytes,
     bytes_needed,
     has_directions,
+    has_pixels,
     is_placed,
     is_remote,
-    length_text,
     planes_of_array,
     read_planes,
 )
@@ -35,6 +35,7 @@ MOST_ITEMS = 8
 """Items of a batch that are drawn."""
 _MOST_CLASSES = 32  # distinct numbers of an integer array that are taken for classes
 _AT_ONCE = "vp.show(x) reads and shows them"
+_NO_OUTLINES = "no outlines: it has another place than the image, another shape, or other axes"
 
 
 @dataclass(frozen=True)
@@ -229,10 +230,11 @@ def _scene(
     for key, one in items.items():
         if isinstance(one, Voxels):
             items[key] = one.in_place_of(others)
+    images = [one for one in items.values() if one.kind != "label"]
     for key in [key for key, one in items.items() if one.kind == "label"]:
-        if note := _difference(items[key], [one for one in items.values() if one.kind != "label"]):
+        if images and not any(_is_alike(items[key], image) for image in images):
             del items[key]
-            notes[key] = note
+            notes[key] = _NO_OUTLINES
     at, its = look.at, next(iter(items.values()), None)  # an index of the first
     if at is None:
         at, its = _most_labelled(items.values())
@@ -259,23 +261,22 @@ def _grid_of(one: Voxels | Volume) -> Grid:
     return one.grid if isinstance(one, Volume) else Grid(one.array.shape[1:], one.affine)
 
 
-def _difference(label: Voxels | Volume, images: Sequence[Voxels | Volume]) -> str:
-    """Return how a label's extent differs from that of all images; empty if it is that of one."""
-    grid, grids = _grid_of(label), [_grid_of(one) for one in images]
-    # An array without a place has the shape of an image, or is elsewhere.
-    is_plain = isinstance(label, Voxels) and label.is_plain
-    if not images or any(grid.covers(one) and not is_plain for one in grids):
-        return ""
-    own, its = _size_text(grid), _size_text(grids[0])
-    how = f"{own}, and the image {its}" if own != its else f"{own} in another place than the image"
-    return f"no outlines: the label covers {how}"
-
-
-def _size_text(grid: Grid) -> str:
-    pairs = [(n, s) for n, s in zip(grid.shape, grid.spacing, strict=True) if n > 1]
-    if is_placed(grid.affine):
-        return " x ".join(length_text(n * s) for n, s in pairs)
-    return f"{' x '.join(str(n) for n, _ in pairs)} voxels without a size"
+def _is_alike(label: Voxels | Volume, image: Voxels | Volume) -> bool:
+    """Whether a label covers an image, and its planes are arranged as those of the image."""
+    grid, its = _grid_of(label), _grid_of(image)
+    plain = [isinstance(one, Voxels) and one.is_plain for one in (label, image)]
+    if any(plain):  # an array without a place
+        return all(plain) and grid.shape == its.shape
+    directions = {
+        has_directions(getattr(one, "base", one.affine))
+        and not (isinstance(one, Volume) and has_pixels(one))
+        for one in (label, image)
+    }
+    if len(directions) > 1 or not grid.covers(its):
+        return False
+    steps = (np.linalg.inv(its.affine) @ grid.affine)[:3, :3]
+    in_order = (abs(steps).argmax(axis=0) == range(3)).all() and (np.diag(steps) > 0).all()
+    return directions == {True} or bool(in_order)
 
 
 def _index_in(

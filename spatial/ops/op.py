@@ -123,8 +123,7 @@ NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "crop": _BOX,
     "crop_or_pad": {"size": 1},
     "divisible_pad": {"k": 1},
-    # Above both, a value that users do not give: no point moves along the third axis.
-    "elastic": {"spacing": lambda two: math.nextafter(max(two), math.inf)},
+    "elastic": {"spacing": lambda two: math.nextafter(max(two), math.inf)},  # no user gives it
     "foreground_crop": {"margin": 0, "divisible": 1},
     "grid_distortion": {"factors": (1.0,), "cells": 1},
     "label_crop": {"size": 1},
@@ -163,6 +162,7 @@ def refuse_third_axis(op: Any) -> None:
         for argument, last in own.items():
             *two, third = entries_of(getattr(one, argument, None)) or (None,)
             last = last(two) if callable(last) and two else last
+            last = third if argument in ("cells", "scale") and {*two} == {third} else last
             if len(two) == 2 and third not in (None, (None, None), last, (last, last)):
                 msg = f"{one.name} has three values of {argument}=, and 2-D data have two axes"
                 raise SampleError(msg, do="Give one value, or one for each of the two axes.")

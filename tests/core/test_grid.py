@@ -88,6 +88,8 @@ def test_what_is_no_place_is_infinitely_far():
         ((4, 6, 1), (-1, 1, 1), (0, 0, 0), False),
         ((4, 6, 1), (500, 500, 1), (0, 0, 0), False),
         ((4, 4, 1), (1, 1, 1), (0, 0, 0), False),
+        ((4, 6, 1), (np.nan, 1, 1), (0, 0, 0), False),
+        ((4, 6, 1), (np.inf, 1, 1), (0, 0, 0), False),
     ],
 )
 def test_a_grid_covers_another_within_a_voxel_of_either(shape, diagonal, origin, covers):

@@ -357,7 +357,7 @@ THIRD = {
         lambda p: p.grid_distortion(factors=((1, 1), (1, 1), (1, 1))),
         "three values of factors=",
     ),
-    "cells": (lambda p: p.grid_distortion(cells=(4, 4, 4)), "three values of cells="),
+    "cells": (lambda p: p.grid_distortion(cells=(4, 4, 2)), "three values of cells="),
     "pad": (lambda p: p.pad((1, 1, (0, 1))), "three values of amount="),
     "crop": (lambda p: p.random_crop((8, 8, 2)), "three values of size="),
     "zooms": (lambda p: p.augment(zoom=(1, 1, (0.9, 1.1))), "three values of zoom="),
@@ -385,6 +385,30 @@ def test_two_values_of_one_argument_and_three_of_another_are_refused(chain, word
     """Neither is the number of axes."""
     with pytest.raises(SampleError, match=words):
         chain(plane())
+
+
+ONE_VALUE = {
+    "cells": lambda p: p.grid_distortion(),
+    "two cells": lambda p: p.grid_distortion(cells=2),
+    "factors": lambda p: p.grid_distortion(factors=((1, 1.2), (1, 1))),
+    "scale": lambda p: p.center_crop(scale=0.5),
+    "random scale": lambda p: p.random_crop(scale=0.5),
+    "spacing": lambda p: p.elastic(1),
+}
+
+
+@pytest.mark.parametrize("name", ONE_VALUE)
+def test_one_value_is_for_both_axes_of_two_dimensional_data(name):
+    """Also before to_axes(), and where the op keeps three."""
+    case = {"image": np.ones((40, 48, 1), np.uint8)}
+    opened = vp.from_cases([case]).open_volume(axes="xyz")
+    chain = ONE_VALUE[name]
+    before, after = chain(opened.to_axes("yx")), chain(opened).to_axes("yx")
+
+    for pipe in (before, after):
+        voxels = next(iter(pipe.center_crop((8, 8))))["image"].realize()
+        assert voxels.shape == (1, 8, 8)
+        assert voxels.all()
 
 
 def test_draws_of_two_dimensional_data_are_printed_with_two_axes():

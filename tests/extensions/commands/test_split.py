@@ -199,6 +199,8 @@ def test_time_points_of_an_image_in_several_folds_are_named(tmp_path, monkeypatc
     assert "--group image" in shown
     assert main([*names, "--group", "image"]) == 0
     assert capsys.readouterr().err == ""
+    folds = json.loads((tmp_path / "split.json").read_text())
+    assert [{name[0] for name in folds[f"val_{n}"]} in ({"a"}, {"b"}) for n in (0, 1)] == [True] * 2
 
 
 def test_one_group_has_no_folds(tmp_path, monkeypatch, capsys):

@@ -460,25 +460,62 @@ def test_all_of_many_labels_have_outlines():
     assert len(places) == len(sides)
 
 
-def test_a_label_elsewhere_is_refused_or_noted():
+ELSEWHERE = {
+    "no size": np.eye(4),
+    "mirrored": np.diag([-0.5, 0.5, 0.5, 1]),
+    "larger": np.diag([4, 4, 4, 1.0]),
+    "other shape": None,
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_label_elsewhere_is_refused_or_noted(name):
     """Outlines would lie outside the picture, as if the label was empty."""
     pytest.importorskip("matplotlib")
     image = vp.Volume(np.zeros((8, 9, 10), "f4"), affine=np.diag([0.5, 0.5, 0.5, 1]))
-    elsewhere = {
-        "voxels without a size": np.eye(4),
-        "another place": np.diag([-0.5, 0.5, 0.5, 1]),
-        "32 mm": np.diag([4, 4, 4, 1.0]),
-    }
-    for text, affine in elsewhere.items():
-        label = vp.Volume(np.ones((8, 9, 10), "u1"), affine=affine, kind="label")
-        with pytest.raises(GridMismatch, match=text):
-            vp.show(image, label=label)
+    label = np.ones((8, 9, 10), "u1")
+    if name != "other shape":
+        label = vp.Volume(label, affine=ELSEWHERE[name], kind="label")
         figure = vp.show({"image": image, "seg": label})
         texts = [one.get_text() for axes in figure.axes for one in axes.texts]
-        assert any(text in one for one in texts)
+        assert any("no outlines" in one for one in texts)
+    else:
+        label = label[1:]
+    with pytest.raises(GridMismatch, match="no outlines"):
+        vp.show(image, label=label)
 
-    with pytest.raises(GridMismatch, match=r"5 x 5 x 5"):
-        vp.show(image, label=np.ones((5, 5, 5), "u1"))
+
+def test_a_label_in_other_axes_is_refused():
+    """Planes of a microscope are in the order of the file: outlines would be mirrored."""
+    pytest.importorskip("matplotlib")
+    image = vp.Volume(np.zeros((8, 8, 8), "f4"), affine=np.diag([1e-3, 1e-3, 1e-3, 1]))
+    mirrored = np.diag([-1e-3, 1e-3, 1e-3, 1])
+    mirrored[0, 3] = 7e-3
+    transposed = image.affine[[1, 0, 2, 3]]
+    for affine in (mirrored, transposed):
+        label = vp.Volume(np.ones((8, 8, 8), "u1"), affine=affine, kind="label")
+        with pytest.raises(GridMismatch, match="other axes"):
+            vp.show(image, label=label)
+
+
+@pytest.mark.parametrize("shape", [(8, 9), (8, 9, 10)])
+def test_arrays_have_outlines_of_an_array_of_their_shape(shape):
+    """Neither has a place."""
+    pytest.importorskip("matplotlib")
+    figure = vp.show(np.random.default_rng(0).random(shape), label=np.ones(shape, "u1"))
+
+    assert sum(len(one.get_segments()) for one in figure.axes[0].collections)
+    with pytest.raises(GridMismatch, match="another shape"):
+        vp.show(np.zeros(shape, "f4"), label=np.ones((5, *shape[1:]), "u1"))
+
+
+def test_a_label_is_for_one_image():
+    """Others have labels of their own."""
+    pytest.importorskip("matplotlib")
+    pipe = vp.from_cases([{"image": np.zeros((4, 4, 4))}]).open_volume()
+    for thing in (pipe, next(iter(pipe)), {"image": np.zeros((4, 4, 4))}):
+        with pytest.raises(TypeError, match="label= is for one image"):
+            vp.show(thing, label=np.ones((4, 4, 4), "u1"))
 
 
 def test_a_coarser_label_has_outlines_at_the_same_place():
